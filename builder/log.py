@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.segment import Segment
 
-from builder.errors import BuildError, BuildfarmError, Code, UsageError
-from builder.masking import mask_credentials
+from builder.errors import BuildError, BuildfarmError, Code, UsageError, mask_credentials
 from builder.untrusted import visible, visible_with_colours
 
 _printed: list[bool] = []

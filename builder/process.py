@@ -21,10 +21,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TypeVar
 
+from builder.errors import SECRET_PARAMETERS, mask_credentials, mask_log
 from builder.gate.system import process_tree
 from builder.gate.system.process_tree import kill_tree
 from builder.gate.system.rlimits import become_subreaper
-from builder.masking import SECRET_PARAMETERS, mask_credentials, mask_log
 
 T = TypeVar("T")
 
@@ -118,6 +118,34 @@ def run(
         if ended.limit:
             stream.write(f"{ENDED}it {describe_limit(ended.limit, limits)}\n".encode())
     return ended.status
+
+
+def log_size(log: Path) -> int:
+    """Bytes in a log file, which is where the output of the next program begins; 0 when the file does not exist."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def text_since(log: Path, offset: int) -> str:
+    """Text of a log file after its first `offset` bytes; empty when the file does not exist."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as stream:
+        stream.seek(offset)
+        return stream.read().decode(errors="replace")
+
+
+def complete_lines(log: Path, offset: int) -> tuple[list[str], int]:
+    """The complete lines of a log file after its first `offset` bytes, and the offset of their end.
+
+    A file that is shorter than `offset` was replaced, and is read from its beginning.
+    """
+    if not log.exists():
+        return [], offset
+    with log.open("rb") as stream:
+        start = offset if stream.seek(0, 2) >= offset else 0
+        stream.seek(start)
+        text, newline, _ = stream.read().rpartition(b"\n")
+    return text.decode(errors="replace").splitlines(), start + len(text) + len(newline)
 
 
 def run_contained(

@@ -9,9 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BuildfarmError, Code, UsageError
-from builder.hashing import sha256_of
-from builder.masking import mask_credentials
+from builder.errors import BuildfarmError, Code, UsageError, mask_credentials
+from builder.formats import sha256_of
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.matrix.plan import Build

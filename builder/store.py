@@ -22,7 +22,7 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from builder.hashing import digest_of, sha256_of
+from builder.formats import digest_of, sha256_of
 from builder.log import print_warning
 from builder.process import kill_orphans, raise_if_interrupted
 from builder.proof import Proof, proofs_of

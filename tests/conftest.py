@@ -22,7 +22,7 @@ from builder.errors import BuildfarmError, Code
 from builder.images.engine import Engine
 from builder.matrix.axes import Python
 from builder.process import OWNER_VARIABLE
-from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.machine import find_python
 from builder.wheels.toolchain.uv import find_uv
 from tests.plugins import EngineLock, Failures
 

@@ -15,7 +15,7 @@ from builder.cli.options import SOURCE, CellOptions, architectures
 from builder.commands.axes import new_axes, reads_unknown
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.log import print_data, print_line, print_warning
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, RECIPE, Matrix, PathSource, Recipe, Selection

@@ -24,7 +24,7 @@ from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected_recipes
 from builder.option import option
 from builder.progress.display import Progress
-from builder.proofs.cells.cell_environment import LocalEnvironments
+from builder.proofs.cells.cell_run import LocalEnvironments
 from builder.recipes.new_extension import source_templates
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible

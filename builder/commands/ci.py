@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.commands.plan import Scope, jobs_json
-from builder.errors import Code, UsageError
+from builder.errors import Code, UsageError, mask_credentials
 from builder.log import print_result, print_warning
-from builder.masking import mask_credentials
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.option import option

@@ -10,10 +10,9 @@ from rich.markup import escape
 from builder import __version__
 from builder.cli.options import check_driver
 from builder.commands.axes import current_environment
-from builder.errors import Code, Exit, UsageError
+from builder.errors import Code, Exit, UsageError, mask_credentials
 from builder.gate.amounts import counted
 from builder.log import print_result
-from builder.masking import mask_credentials
 from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX

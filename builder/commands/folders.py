@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from builder.errors import Code, UsageError
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.store import MARK, ROOT, Store, default_store
 from builder.wheels.build_dir import clear_abandoned
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from packaging.version import VERSION_PATTERN
 
-from builder.commands.building.executor_choice import RunSettings, choose_executor
-from builder.commands.building.preflight import preflight
+from builder.commands.building.preflight import RunSettings, choose_executor, preflight
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
+from builder.formats import sha256_of
 from builder.gate.amounts import counted
-from builder.hashing import sha256_of
 from builder.log import print_data, print_line
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes

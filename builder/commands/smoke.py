@@ -28,8 +28,7 @@ from builder.matrix.plan import selected_recipes
 from builder.option import argument, option
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
-from builder.proofs.cells.cell_environment import cell_environments
-from builder.proofs.cells.cell_run import CellRunner
+from builder.proofs.cells.cell_run import CellRunner, cell_environments
 from builder.proofs.cells.op_gate import apply_accepts, spec_of
 from builder.proofs.cells.prover import cell_basis
 from builder.proofs.cells.turns import TURNS

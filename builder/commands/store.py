@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.cli.options import StoreOptions
 from builder.commands.folders import open_store
-from builder.gate.amounts import counted, size_text
+from builder.gate.amounts import counted, grouped, size_text
 from builder.log import print_result
 from builder.option import option
 from builder.publish.runs.history import RUN, Run, runs
@@ -110,9 +110,7 @@ class Item:
 
 def disk_size(path: Path) -> int:
     """The bytes that a deletion of a file or a folder frees: not those of files with a link outside."""
-    links: dict[tuple[int, int], list[os.stat_result]] = {}
-    for stat in _stats(path):
-        links.setdefault((stat.st_dev, stat.st_ino), []).append(stat)
+    links = grouped(((stat.st_dev, stat.st_ino), stat) for stat in _stats(path))
     return sum(found[0].st_blocks * 512 for found in links.values() if len(found) >= found[0].st_nlink)
 
 

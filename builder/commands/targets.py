@@ -6,15 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.commands.folders import read_dist
-from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError, mask_credentials
 from builder.log import print_line, print_warning
-from builder.masking import mask_credentials
 from builder.matrix.axes import Cell, Python
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSource
@@ -25,9 +23,6 @@ from builder.store import local_path
 from builder.untrusted import split_url
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
-
-if TYPE_CHECKING:
-    from builder.wheels.sources.index import FetchedWheel
 
 _SDIST = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$")
 
@@ -71,7 +66,7 @@ def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Ite
         raise UsageError(sentence, Code.NOT_A_WHEEL, where=text, hints=[hint])
     path = local_path(text) or Path(text)
     if re.match(r"https?://", text):
-        yield _fetched(download_wheel(text, cache=cache))
+        yield _fetched(*download_wheel(text, cache=cache))
     elif path.is_dir():
         wheels = sorted(path.glob("*.whl"))
         if not wheels:
@@ -88,7 +83,7 @@ def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Ite
         wanted = pythons or Compat.load().pythons
         for python in wanted:
             try:
-                yield _fetched(fetch_wheel(project, version, python, cache=cache, index=[index] if index else []))
+                yield _fetched(*fetch_wheel(project, version, python, cache=cache, index=[index] if index else []))
             except (NoFittingWheelError, UsageError) as error:  # UsageError: Requires-Python excludes this Python
                 lacking[python] = error
         if len(lacking) == len(wanted):
@@ -97,13 +92,13 @@ def _named(text: str, cache: Path, index: str, pythons: Sequence[Python]) -> Ite
             print_line(f"the index has no wheel of {project} {version} for Python {and_list(lacking)}")
 
 
-def _fetched(wheel: FetchedWheel) -> ForeignWheel:
-    """The wheel with its URL, without what may be secret: user, password, query, and a token in the path."""
-    parts = urlsplit(wheel.url)
+def _fetched(wheel: Path, url: str) -> ForeignWheel:
+    """A downloaded wheel with its URL, without what may be secret: user, password, query, and a token in the path."""
+    parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
-        return ForeignWheel(wheel.path, "a file")
+        return ForeignWheel(wheel, "a file")
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
-    return ForeignWheel(wheel.path, mask_credentials(bare.geturl()))
+    return ForeignWheel(wheel, mask_credentials(bare.geturl()))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.first_error import FirstError, place_of
-from builder.masking import mask_credentials
+from builder.errors import mask_credentials
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat_table import read_text_yaml
 

@@ -1,8 +1,12 @@
-"""Amounts as text: bytes, numbers with their noun, and lists that name the first and count the others."""
+"""Amounts as text: bytes, numbers with their noun, lists that name the first and count the others; and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def size_text(size: float) -> str:
@@ -22,3 +26,11 @@ def join_names(names: Sequence[str], most: int = 3) -> str:
     """The first names of a list, and the number of the others: `a, b, c and 4 more`."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key, keys and values in the order of the pairs."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

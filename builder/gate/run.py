@@ -29,8 +29,7 @@ def main(argv: Sequence[str]) -> int:
     root = Path(__file__).resolve().parents[2]
     parser = _parser()
     options = parser.parse_args(argv)
-    unknown = [name for name in options.check if name not in CHECKS]
-    if unknown:
+    if unknown := [name for name in options.check if name not in CHECKS]:
         parser.error(f"unknown check {unknown[0]!r}; the checks are {', '.join(CHECKS)}")
     if options.jobs is not None and options.jobs < 1:
         parser.error(f"--jobs is {options.jobs}: the smallest value is 1")

@@ -109,8 +109,7 @@ def why_unsupported(check: str, release: tuple[int, int], trace: str) -> str:
 
 def raise_if_unsupported(check: str, release: tuple[int, int], error: BaseException) -> None:
     """Raise UnsupportedByTorchError if `why_unsupported` returns a reason for this error."""
-    reason = why_unsupported(check, release, traceback_text(error))
-    if reason:
+    if reason := why_unsupported(check, release, traceback_text(error)):
         raise UnsupportedByTorchError(reason) from error
 
 

@@ -20,9 +20,8 @@ from docker.errors import APIError, DockerException, NotFound
 from docker.models.containers import Container as Handle
 from docker.types import DeviceRequest, Mount
 
-from builder.errors import Code, MissingToolError
+from builder.errors import Code, MissingToolError, mask_credentials, mask_log
 from builder.images.network import shell_settings
-from builder.masking import mask_credentials, mask_log
 from builder.process import raise_if_interrupted
 
 #: Errors that the SDK raises, and those of the HTTP library below it that it lets through.

@@ -15,7 +15,6 @@ import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import LogConfig
 
-from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import reports
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.amounts import counted
@@ -30,7 +29,7 @@ from builder.images.container import (
 )
 from builder.images.registry import located, pull_error, pull_image, read_lock, write_lock
 from builder.log import print_line
-from builder.process import ENDED, Limits, run
+from builder.process import ENDED, Limits, log_size, run, text_since
 from builder.store import Store
 
 #: Oldest engine API that cibuildwheel supports (Docker 20.10).

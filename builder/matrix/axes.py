@@ -57,9 +57,7 @@ class Cuda:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `13.0` or `cu130`; raises UsageError otherwise."""
-        if m := re.fullmatch(rf"({_N})\.({_N})", text):
-            return cls(int(m[1]), int(m[2]))
-        if m := re.fullmatch(rf"cu({_N})(\d)", text):
+        if m := re.fullmatch(rf"({_N})\.({_N})", text) or re.fullmatch(rf"cu({_N})(\d)", text):
             return cls(int(m[1]), int(m[2]))
         raise _unreadable("CUDA version", text, "13.0 or cu130")
 

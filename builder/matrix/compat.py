@@ -265,8 +265,7 @@ class Compat:
             return None
         served = [p for p in facts.pythons[torch] if p.free_threaded == python.free_threaded]
         kind = "free-threaded Python" if python.free_threaded else "Python"
-        earlier = [r for r in facts.releases if r < torch and python in facts.pythons[r]]
-        if earlier:
+        if earlier := [r for r in facts.releases if r < torch and python in facts.pythons[r]]:
             name, rest = str(torch), f"the last torch {facts.series} with such a wheel is {earlier[-1]}"
         elif not served:
             name, rest = facts.series, "it has none for any free-threaded Python"

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from builder.check import Check
 from builder.matrix import fields
 from builder.matrix.axes import AbiClass, Platform
 from builder.matrix.config import MEMORY_PER_JOB, SECONDS_PER_CASE, TORCH_INDEX
+from builder.proof import Check
 
 
 class ExcludeModel(fields.StrictModel):

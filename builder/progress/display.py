@@ -16,9 +16,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from builder.build_log import complete_lines, log_size
 from builder.gate.amounts import join_names, size_text
 from builder.log import console, print_line, verbosity
+from builder.process import complete_lines, log_size
 
 #: Without a terminal, a line is printed at each stage and then at this interval: CI stops silent jobs.
 HEARTBEAT_SECONDS = 30.0

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from builder.gate import outcome as gate
+from builder.gate.amounts import grouped
 from builder.gate.outcome import FAILED, NOT_RUN, REMARK, Outcome, count_text
 from builder.gate.report import Causes, PlacedOutcome, causes_of, line
 from builder.proof import Check, Proof, Verdict
@@ -158,9 +159,7 @@ def _gradient(outcome: Mapping[str, Any]) -> Gradient:
 
 def gradient_text(gradients: Mapping[str, str]) -> str:
     """The ops by their gradient, such as `yes, checked (ns::add); not run (ns::sub, ns::mul)`; "" without an op."""
-    ops: dict[str, list[str]] = {}
-    for op, gradient in gradients.items():
-        ops.setdefault(gradient, []).append(op)
+    ops = grouped((gradient, op) for op, gradient in gradients.items())
     return "; ".join(f"{gradient} ({', '.join(names)})" for gradient, names in sorted(ops.items(), key=_place))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from builder import __version__
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.config import GitSource, SdistSource
 from builder.proof import Proof, Verdict
 from builder.records import Part, Record

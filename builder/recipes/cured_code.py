@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from builder.check import Check
 from builder.confinement import confined
 from builder.diagnosis.known_errors import knowledge
 from builder.diagnosis.rewrite import matches
@@ -25,13 +24,13 @@ from builder.gate.amounts import counted
 from builder.gate.system.process_end import demangle
 from builder.matrix.compat import and_list
 from builder.process import in_threads, run
-from builder.proof import Proof, Verdict, now
+from builder.proof import Check, Proof, Verdict, now
 from builder.recipes.cures import PATCH, changed_files
 from builder.wheels.build_scripts.job_file import read_job
 from builder.wheels.job import CompileJob
 from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.sources.prepare import prepare_source, project_folder
-from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.machine import find_python
 from builder.wheels.upstream import torch_headers
 
 #: Options of nvcc that choose what is made, or write line numbers into it; those in `value` have a value.

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from builder.errors import Code, UsageError
-from builder.masking import mask_credentials
+from builder.errors import Code, UsageError, mask_credentials
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, Source
 from builder.wheels.sources.git import resolve_revision
 from builder.wheels.sources.index import download

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.errors import Code, UsageError
+from builder.formats import sha256_of
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
-from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelFile, installed_path
 from builder.wheelfile.compatibility import check_wheel_name
 from builder.wheelfile.elf import HEAD, MAGIC, Elf, read_elf, what_else

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from builder.gate.amounts import grouped
 from builder.gate.imports.packages import is_startup_file, startup_code
 from builder.wheelfile.archive import WheelFile, installed_path
 from builder.wheelfile.limits import MAX_NAME
@@ -42,10 +43,8 @@ def missing_headers(wheel: WheelFile) -> dict[str, tuple[str, ...]]:
     are not. Comments are skipped, and so are includes below an `#if`. Raises DamagedWheelError.
     """
     todo = sorted(name for name in wheel.names if name.endswith(".cu"))
-    headers: dict[str, list[str]] = {}
-    for name in wheel.names if todo else ():
-        if not name.endswith(_NO_HEADERS):
-            headers.setdefault(name.rpartition("/")[2], []).append(name)
+    names = (name for name in (wheel.names if todo else ()) if not name.endswith(_NO_HEADERS))
+    headers = grouped((name.rpartition("/")[2], name) for name in names)
     found, seen = dict[str, tuple[str, ...]](), set(todo)
     while todo and len(seen) < _MAX_SOURCES:
         source = todo.pop(0)
@@ -140,8 +139,7 @@ def _imports(statement: str, package: Sequence[str]) -> Iterator[str]:
         base = [*(package[: len(package) + 1 - len(dots)] if dots else ()), *filter(None, [module])]
         yield ".".join(base)
         for each in (plain or names).split(","):
-            words = each.split()
-            if words:
+            if words := each.split():
                 yield ".".join([*base, words[0]])
 
 

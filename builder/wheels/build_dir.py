@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.process import raise_if_interrupted
 from builder.resources import WORK_BYTES
 from builder.store import ROOT, Store, holder

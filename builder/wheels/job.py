@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from builder.errors import BuildError, BuildfarmError
-from builder.formats import BUILD_FORMAT
-from builder.hashing import digest_of
+from builder.formats import BUILD_FORMAT, digest_of
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe

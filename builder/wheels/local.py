@@ -12,7 +12,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from builder.build_log import log_size, text_since
 from builder.confinement import confined, weakness
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.amounts import join_names
@@ -20,7 +19,7 @@ from builder.log import print_warning
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.process import run
+from builder.process import log_size, run, text_since
 from builder.progress.display import WAITS
 from builder.records import Part, Toolchain
 from builder.wheels.build_dir import fixed_folder
@@ -28,12 +27,11 @@ from builder.wheels.build_scripts import PACKAGE, identity, script_command
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.build_scripts.new_environment import link_toolkit, torch_mismatch
-from builder.wheels.failures import compile_failure
+from builder.wheels.failures import answered_identity, asking, compile_failure, identity_question, other_identity
 from builder.wheels.job import Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.toolchain.cuda_toolkit import HostCompiler, Toolkit, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (
     Environment,
     Environments,
@@ -42,10 +40,9 @@ from builder.wheels.toolchain.environments import (
     locked_version,
     wheels_only,
 )
-from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.machine import HostCompiler, Toolkit, find_host_compiler, find_python, find_toolkit
 from builder.wheels.toolchain.uv import find_uv, uv_variables
 from builder.wheels.variables import build_variables, merge_variables, prefix_map_flags, shell_variables
-from builder.wheels.wheel_checks import answered_identity, asking, identity_question, other_identity
 
 
 class LocalExecutor:

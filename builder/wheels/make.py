@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from builder.build_log import log_size, text_since
 from builder.formats import BUILD_FORMAT
+from builder.process import log_size, text_since
 from builder.progress.display import WAITS
 from builder.records import BuildRecord, Record
+from builder.wheels.failures import CompileFacts, check_source, check_wheel
 from builder.wheels.job import Compiled, CompileJob, Prepared, required_torch
 from builder.wheels.repair.relabel import Label
 from builder.wheels.repair.repair import repair
-from builder.wheels.wheel_checks import CompileFacts, check_source, check_wheel
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Reader:
     def _download(self, wheel: Location, hollow: Path) -> Reading:
         with self._measured():
             hashed = f"#sha256={wheel.sha256}" if wheel.sha256 else ""
-            path = download_wheel(f"{wheel.url}{hashed}", cache=self._scratch).path
+            path = download_wheel(f"{wheel.url}{hashed}", cache=self._scratch)[0]
             self.read, self.fetched = self.read + 1, self.fetched + path.stat().st_size
             facts = read_facts(path)
             with open_wheel(path) as archive:

@@ -34,7 +34,7 @@ DOORS = (
     *("cli/", "diagnosis/", "images/", "matrix/", "progress/", "publish/", "recipes/", "wheelfile/"),
     *("wheels/repair/", "wheels/sccache/", "wheels/sources/", "wheels/toolchain/", "wheels/build_scripts/"),
     *("proofs/static/", "proofs/file_checks.py", "gate/"),
-    *("wheels/wheel_checks.py", "wheels/failures.py", "wheels/variables.py"),
+    *("wheels/failures.py", "wheels/variables.py"),
 )
 #: The function that ends the walk of a build: it writes the wheels to dist/.
 LAST = "publish_wheels"

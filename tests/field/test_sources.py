@@ -482,7 +482,7 @@ def test_a_name_or_version_with_the_version_of_cuda(
 def packaged_toolkit(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the toolkit come from the index: nvcc, cuda.h, and libraries with version numbers only."""
     monkeypatch.delenv("CUDA_HOME")
-    monkeypatch.setattr("builder.wheels.toolchain.cuda_toolkit.USUAL_HOMES", ())
+    monkeypatch.setattr("builder.wheels.toolchain.machine.USUAL_HOMES", ())
     served = sources.project.index.root / "default"
     extras = ("nvidia_cuda_nvcc", "nvidia_cuda_crt", "nvidia_nvvm", "nvidia_libraries")
     pure_wheel(served, "cuda_toolkit", "13.0.2", requires=["nvidia-cuda-nvcc", "nvidia-libraries"])

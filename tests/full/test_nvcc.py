@@ -28,8 +28,8 @@ from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics
 from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.toolchain.cuda_toolkit import find_host_compiler
 from builder.wheels.toolchain.environments import Environment, Environments, build_requirements, toolkit_requirements
+from builder.wheels.toolchain.machine import find_host_compiler
 from tests.conftest import lacking, run
 from tests.fixtures.built_cells import changed_sections
 from tests.unit.matrix import make

@@ -21,7 +21,7 @@ from builder.wheelfile.compatibility import finds
 from builder.wheelfile.facts import read_facts
 from builder.wheels.repair.relabel import Label
 from builder.wheels.repair.repair import repair
-from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.machine import find_python
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import ROOT, Farm, lacking, run
 from tests.unit.loopback import w0

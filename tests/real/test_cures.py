@@ -30,7 +30,7 @@ from builder.wheels.job import CompileJob
 from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.sources.patches import make_patch
 from builder.wheels.toolchain.environments import Environments, build_requirements
-from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.machine import find_python
 from tests.unit.matrix import make
 from tests.unit.wheels.make_record import BUILD, TOOLCHAIN
 

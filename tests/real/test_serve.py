@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pypi_simple import ACCEPT_HTML_ONLY, ACCEPT_JSON_ONLY, PyPISimple
 
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens

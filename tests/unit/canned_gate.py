@@ -47,5 +47,5 @@ def can_gate(monkeypatch: pytest.MonkeyPatch, *failed: Outcome) -> list[Path]:
         interpreters.append(interpreter)
         return answer(*failed)
 
-    monkeypatch.setattr("builder.proofs.cells.cell_environment.run_gate", run_gate)
+    monkeypatch.setattr("builder.proofs.cells.cell_run.run_gate", run_gate)
     return interpreters

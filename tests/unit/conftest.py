@@ -10,7 +10,7 @@ import pytest
 from builder import log
 from builder.__main__ import run_command
 from builder.store import Store
-from builder.wheels.toolchain import pythons
+from builder.wheels.toolchain import machine
 from tests.conftest import lacking
 from tests.unit import loopback
 from tests.unit.images.fake_engine import FakeEngine, running_engine
@@ -58,7 +58,7 @@ def uv_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def headers() -> None:
     """Python.h of the Python these tests run under: classic extensions are compiled against it."""
-    found = pythons.find_python(PYTHON)
+    found = machine.find_python(PYTHON)
     if found is None or not found.headers:
         lacking(f"this Python {PYTHON} has no headers (Debian: python3-dev)")
 

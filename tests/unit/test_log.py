@@ -11,9 +11,8 @@ from rich.table import Table
 
 import builder
 from builder import log
-from builder.errors import Code, MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError, mask_credentials, mask_log
 from builder.log import PlainConsole, Verbosity, print_error, print_line, print_warning
-from builder.masking import mask_credentials, mask_log
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict, proofs_of
 from builder.publish.index.pages import Entry

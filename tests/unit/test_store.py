@@ -22,7 +22,7 @@ from builder.commands.report import ReportOptions, report
 from builder.commands.store import disk_size, history_text
 from builder.commands.store import prune_store as prune
 from builder.errors import NothingSelectedError, UsageError
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.matrix.axes import Cell
 from builder.process import OWNER_VARIABLE
 from builder.progress.display import StageTime, Timeline

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from builder.cli.options import SOURCE, ExecutorName, RunOptions, SelectOptions, architectures, architectures_hint
 from builder.commands.axes import reads_unknown
-from builder.commands.building.executor_choice import RunSettings, choose_executor
+from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_output, open_store
@@ -34,11 +34,10 @@ from builder.option import argument, flag, option
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.publish import terminal
-from builder.publish.dist import publish_wheels
 from builder.publish.index.install import install_commands, install_lines
 from builder.publish.proof_lines import counts, gpu_lines, gradient_text, gradients_of, uncompiled_text
 from builder.publish.provenance import SUFFIX
-from builder.publish.results import BuildResult, causes_of_builds, report_json
+from builder.publish.results import BuildResult, causes_of_builds, publish_wheels, report_json
 from builder.publish.runs.history import save_run
 from builder.publish.runs.markdown import append_summary
 from builder.records import Part
@@ -96,8 +95,7 @@ def build(options: BuildOptions) -> Exit:
     """
     options.check_workers()
     _ = options.archs  # may raise, so before a recipe is written
-    added = _added(options)
-    if added:
+    if added := _added(options):
         options = replace(options, ext=[*(options.ext or ()), added.recipe.name])
     options = replace(options, dist=options.dist.absolute())
     plan, results, torch_index = run_build(options)

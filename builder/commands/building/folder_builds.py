@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from builder.formats import digest_of
 from builder.gate.amounts import join_names
-from builder.hashing import digest_of
 from builder.log import print_line
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build

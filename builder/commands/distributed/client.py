@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from builder.commands.building.executor_choice import RunSettings
+from builder.commands.building.preflight import RunSettings
 from builder.commands.building.story import BuildRun
 from builder.commands.distributed import protocol
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.distributed.protocol import BuildTask, CheckTask, WorkerAnswer
 from builder.errors import BuildError, Code, MissingToolError
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.images.registry import lock_path
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build

@@ -17,8 +17,8 @@ from builder.commands.distributed.connection import CONNECT_SECONDS, connect, qu
 from builder.commands.distributed.protocol import BuildTask, CheckTask, Task, WorkerAnswer, version_resource
 from builder.commands.distributed.worker.service import CHUNK, keep, run_task, serve
 from builder.errors import BuildfarmError, Code, MissingToolError
+from builder.formats import digest_of
 from builder.gate.amounts import join_names
-from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.process import raise_if_interrupted
 from builder.store import StoredBuild

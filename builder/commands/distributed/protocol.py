@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from builder import __version__
-from builder.commands.building.executor_choice import RunSettings
+from builder.commands.building.preflight import RunSettings
 from builder.errors import DISK_HINT, BuildfarmError, Code
-from builder.formats import BUILD_FORMAT, CELL_FORMAT, LINKAGE_FORMAT, OPS_FORMAT, PROTOCOL, STATIC_FORMAT
+from builder.formats import BUILD_FORMAT, CELL_FORMAT, LINKAGE_FORMAT, OPS_FORMAT, PROTOCOL, STATIC_FORMAT, digest_of
 from builder.gate.amounts import size_text
 from builder.gate.pack import REFERENCES
-from builder.hashing import digest_of
 from builder.images.registry import lock_path
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat_table import FACTS

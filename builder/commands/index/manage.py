@@ -14,8 +14,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.errors import Code, Exit, UsageError
+from builder.formats import sha256_of
 from builder.gate.amounts import counted
-from builder.hashing import sha256_of
 from builder.log import print_result
 from builder.option import argument, option
 from builder.publish.index.objects import Objects, open_objects, read

@@ -13,19 +13,18 @@ from typing import Any
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from builder.check import Check
 from builder.commands.building.folder_builds import last_wheels
 from builder.commands.folders import DIST, new_output, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
+from builder.formats import sha256_of
 from builder.gate.amounts import counted
-from builder.hashing import sha256_of
 from builder.log import print_line, print_result, print_warning, verbosity
 from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe
 from builder.matrix.load import load_matrix, load_recipes
 from builder.option import argument, option
-from builder.proof import Proof
+from builder.proof import Check, Proof
 from builder.publish.index.install import commands_from_index, install_lines
 from builder.publish.index.levels import Level, levels_of, sentence, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
@@ -226,8 +225,7 @@ def publish_wheel(
 ) -> PublishResult:
     """Publish a wheel if these proofs reach every required level; otherwise refuse it."""
     name, cells = new.wheel.name, new.entry.farm.cells if new.entry.farm else {}
-    lacking = [proof for level in required for proof in shortfalls(proofs, level)]
-    if lacking:
+    if lacking := [proof for level in required for proof in shortfalls(proofs, level)]:
         published = target.published(new.entry.project, name)
         same = published if published and published.sha256 == new.entry.sha256 else None
         return PublishResult(

@@ -236,13 +236,8 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
         return f"its tag is not for Python {cell.python} on {cell.platform.machine}"
     if not requires_admit(entry.requires_python, cell.python):
         return f"it requires Python {entry.requires_python}"
-    if reason := _glibc_misfit(entry, target):
-        return reason
-    if reason := _cuda_misfit(entry, cell.cuda):
-        return reason
-    if reason := _gpu_misfit(entry, target.gpu):
-        return reason
-    return StatedTorch(str(entry.version), requires(entry)).why_not(cell)
+    reason = _glibc_misfit(entry, target) or _cuda_misfit(entry, cell.cuda) or _gpu_misfit(entry, target.gpu)
+    return reason or StatedTorch(str(entry.version), requires(entry)).why_not(cell)
 
 
 def _glibc_misfit(entry: Entry, target: Target) -> str:
@@ -256,12 +251,10 @@ def _glibc_misfit(entry: Entry, target: Target) -> str:
 
 def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
     variants = entry.farm.cuda if entry.farm else ()
-    if not variants or cuda.variant in variants or f"cu{cuda.major}" in variants:
-        return ""
     # A wheel for one CUDA major version, such as one of the stable ABI, says so in its local version.
-    if entry.local.cuda == f"cu{cuda.major}":
-        return ""
-    return f"it is for {', '.join(variants)}, not {cuda.variant}"
+    admitted = {*variants, entry.local.cuda}
+    fits = not variants or cuda.variant in variants or f"cu{cuda.major}" in admitted
+    return "" if fits else f"it is for {', '.join(variants)}, not {cuda.variant}"
 
 
 def _gpu_misfit(entry: Entry, gpu: Arch | None) -> str:

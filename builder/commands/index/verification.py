@@ -5,12 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from builder.check import OF_ANY_WHEEL, Check
 from builder.commands.targets import empty_recipe, recipe_for
-from builder.formats import STATIC_FORMAT, VERIFY_FORMAT
-from builder.hashing import digest_of, sha256_of
+from builder.formats import STATIC_FORMAT, VERIFY_FORMAT, digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection
-from builder.proof import Proof, Verdict
+from builder.proof import OF_ANY_WHEEL, Check, Proof, Verdict
 from builder.proofs.cells.op_gate import apply_accepts
 from builder.proofs.cells.prover import any_wheel_basis
 from builder.proofs.claimed_cells import uses_torch

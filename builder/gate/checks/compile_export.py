@@ -252,8 +252,7 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
                 reason = f"the program exported by torch {_NAME} raises {_one_line(error)}"
                 raise UnsupportedByTorchError(reason) from error
             return f"the exported program raises {_one_line(error)} for the case '{run.name}'", dynamic_names
-        failure = _different(context, run, outputs(answer, given, mutable(context, run)))
-        if failure:
+        if failure := _different(context, run, outputs(answer, given, mutable(context, run))):
             return f"for the case '{run.name}', {failure}", dynamic_names
     return "", dynamic_names
 
@@ -303,8 +302,7 @@ def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor
     except Exception as error:  # noqa: BLE001 (dynamo may raise anything)
         raise_if_unsupported("compile", _RELEASE, error)
         return f"torch.compile(fullgraph=True) raises {_one_line(error)}"
-    failure = _different(context, case, answer)
-    if failure:
+    if failure := _different(context, case, answer):
         return failure
     args = context.arguments(case)
     try:

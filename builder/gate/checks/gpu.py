@@ -128,8 +128,7 @@ def difference(case: Case, dtype: torch.dtype, have: GpuResults, want: GpuResult
     if len(have.gradients) != len(want.gradients):
         return f"the number of inputs with a gradient is {len(have.gradients)}, but {len(want.gradients)} for {other}"
     for number, (one, two) in enumerate(zip(have.gradients, want.gradients)):
-        failure = compare(one, two, case, dtype, f"gradient {number}", scaled=True)
-        if failure:
+        if failure := compare(one, two, case, dtype, f"gradient {number}", scaled=True):
             return f"{failure}; the expected values are those of {other}"
     return None
 

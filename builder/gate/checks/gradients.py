@@ -51,14 +51,12 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
         for dtype in floating:
             name = dtype_name(dtype)
             context.step(f"{name}, backward")
-            failure = _against_reference(context, case, dtype)
-            if failure:
+            if failure := _against_reference(context, case, dtype):
                 return context.failed(case, f"{name}: {failure}")
         figures += [counted(len(floating), "dtype")] if floating else []
     if case.gradcheck and context.device == "cpu":
         context.step(f"gradcheck in {dtype_name(_gradcheck_dtype(case))}")
-        failure = _gradcheck(context, case)
-        if failure:
+        if failure := _gradcheck(context, case):
             return context.failed(case, failure)
         figures.append("gradcheck")
     if not figures:  # no dtype has gradients, or gradcheck needs a CPU kernel

@@ -57,16 +57,14 @@ def layouts(context: Context, case: Case) -> list[Outcome]:
                 continue
             advice = "support any strides; for an op that documents contiguous inputs, set contiguous_only in the case"
             return context.failed(case, f"with {path} {how} the op raises {sentence(error)}: {advice}")
-        failure = compare_outputs(result, expected, case, dtype)
-        if failure:
+        if failure := compare_outputs(result, expected, case, dtype):
             advice = "the kernel ignores strides: call contiguous() first, or use the strides"
             if expected.written:
                 advice = f"{advice}; what the kernel writes to a contiguous copy of an argument must be copied back"
             return context.failed(case, f"with {path} {how}, {failure}: {advice}")
     figure = f"{len(tried)} layouts" + (f", {refused} refused" if refused else "")
     if requires_gradient(context, case) and "gradients" not in case.not_claimed:
-        failure = _gradients(context, case, dtype)
-        if failure:
+        if failure := _gradients(context, case, dtype):
             return context.failed(case, failure)
         figure += ", gradients"
     return context.passed(case, figure)

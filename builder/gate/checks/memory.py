@@ -155,8 +155,7 @@ def _mallopt() -> Any:  # noqa: ANN401
         libc.dlvsym.restype = ctypes.c_void_p
         libc.dlvsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
         for version in _VERSIONS:
-            address = libc.dlvsym(None, b"mallopt", version)
-            if address:
+            if address := libc.dlvsym(None, b"mallopt", version):
                 return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int)(address)
     return libc.mallopt
 

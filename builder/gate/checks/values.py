@@ -63,8 +63,7 @@ def check_each_dtype(
     for dtype in case.dtypes:
         name = dtype_name(dtype)
         context.step(name)
-        failure = one(context, case, dtype, errors)
-        if failure:
+        if failure := one(context, case, dtype, errors):
             return context.failed(case, f"{name}: {failure}", errors=errors)
         if case.reference is not None and name not in errors:
             what = "neither the op nor the reference returns a tensor or a number; add an invariant"
@@ -225,21 +224,16 @@ def _compare_tensors(
         allowed, size = f"allowed: {atol:g} + {rtol:g} * expected", (have - want).abs()
     if not bool(wrong.any()):
         return None
-    # NaN against a number counts as infinity, so that argmax finds it.
+    # NaN against a number counts as infinity, so that it is the largest.
     size = torch.where(wrong, torch.nan_to_num(size, nan=float("inf"), posinf=float("inf")), torch.zeros_like(size))
-    worst = int(size.argmax())
-    actual, expected = have.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
+    index = (size == size.max()).nonzero()[0].tolist()
+    actual, expected = have[tuple(index)].item(), want[tuple(index)].item()
     form = "" if have.dtype == torch.bool else ".6g" if f"{actual:.6g}" != f"{expected:.6g}" else ".12g"
-    index: list[int] = []
-    rest = worst
-    for length in reversed(have.shape):
-        index.insert(0, rest % length)
-        rest //= length
     where = f" at {index}" if index else ""
     text = f"{name} is {actual:{form}}{where}, {other} {expected:{form}}"
     if have.numel() == 1:
         return text if have.dtype == torch.bool else f"{text} ({allowed})"
-    largest = float(size.reshape(-1)[worst])
+    largest = float(size.max())
     text += f"; {int(wrong.sum())} of {have.numel()} elements differ, at most by {largest:.3g} ({allowed})"
     if dtype == torch.float64 and largest < _OF_FLOAT32 * abs(expected):
         text += f"; {_ROUNDED}"

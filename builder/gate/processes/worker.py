@@ -28,7 +28,7 @@ from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journ
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import hide_gpus
 from builder.gate.system.process_end import NO_RESULTS, install_crash_handlers
-from builder.gate.system.process_tree import children
+from builder.gate.system.process_tree import children, limit_file_size
 from builder.gate.torch_limits import traceback_text
 
 #: The folder of the packed gate, with cases.py.
@@ -42,7 +42,7 @@ _REQUESTED = re.compile(r"tried to allocate (\d+) bytes")
 
 def run_child(loaded: Context, command: Mapping[str, Any], key: int) -> int:
     """Run a job in this child; return its exit status. `key` is a descriptor with the key of its journal."""
-    rlimits.limit_file_size(FILE_BYTES)
+    limit_file_size(FILE_BYTES)
     secret = os.read(key, KEY_BYTES)
     os.close(key)
     try:

@@ -171,10 +171,18 @@ def keep(report: int, seconds: float, processes: int, argv: list[str]) -> str:
     return f"{-SIGKILL if status is None else os.waitstatus_to_exitcode(status)} {limit}"
 
 
+def limit_file_size(size: int) -> None:
+    """Limit the size of each file that this process and its descendants write, in bytes."""
+    import resource  # noqa: PLC0415
+
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    allowed = size if hard < 0 else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, allowed))
+
+
 def main() -> None:
     """Arguments: the socket, bytes of the largest file, seconds, number of processes (0: no limit), the program."""
     import ctypes  # noqa: PLC0415
-    import resource  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
     report, file_bytes, seconds, processes = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
@@ -182,9 +190,7 @@ def main() -> None:
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the program can neither trace the keeper nor take its socket
     if file_bytes:
-        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        allowed = file_bytes if hard < 0 else min(file_bytes, hard)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, allowed))
+        limit_file_size(file_bytes)
     answer = keep(report, seconds, processes, sys.argv[5:])
     try:  # noqa: SIM105
         os.write(report, answer.encode())

@@ -82,13 +82,6 @@ def shared_out(pids: Iterable[int]) -> int:
     return total
 
 
-def limit_file_size(size: int) -> None:
-    """Limit the size of each file that this process and its descendants write, in bytes."""
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    allowed = size if hard < 0 else min(size, hard)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, allowed))
-
-
 def threads(pid: int) -> int:
     """Return the number of threads of a process; 1 if unknown."""
     return _kibibytes(pid, "Threads:") or 1

@@ -20,7 +20,6 @@ from typing import ClassVar
 
 import elftools
 
-from builder.build_log import log_size
 from builder.errors import BuildError, Code, MissingToolError, SymbolsUnreadableError, UsageError
 from builder.gate.amounts import size_text
 from builder.gate.outcome import NOT_RUN, Answer
@@ -42,6 +41,7 @@ from builder.images.specs import ImageChooser, RuntimeImage
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
+from builder.process import log_size
 from builder.proof import Check
 from builder.proofs.cells.driver import gpu_for
 from builder.proofs.cells.import_check import (

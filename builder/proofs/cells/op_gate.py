@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from builder.confinement import confined
-from builder.formats import CELL_FORMAT, OPS_FORMAT
-from builder.gate.amounts import counted, join_names, size_text
+from builder.formats import CELL_FORMAT, OPS_FORMAT, sha256_of
+from builder.gate.amounts import counted, grouped, join_names, size_text
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import (
     ACCEPTED,
@@ -31,7 +31,6 @@ from builder.gate.outcome import (
     verdict_of,
 )
 from builder.gate.pack import REFERENCES, pack
-from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.process import WHEEL_LIMITS, kill_orphans, run, wheel_variables
@@ -248,11 +247,8 @@ def outcome_evidence(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def _sentences(failed: Sequence[Outcome]) -> list[str]:
     """Each cause once for each op, with the cases in which it showed; at most three."""
-    alike: dict[tuple[str, str], list[Outcome]] = {}
-    for outcome in failed:
-        alike.setdefault((outcome.op, outcome.cause), []).append(outcome)
     sentences = []
-    for (op, _), group in alike.items():
+    for (op, _), group in grouped(((outcome.op, outcome.cause), outcome) for outcome in failed).items():
         cases = join_names(list(dict.fromkeys(outcome.case for outcome in group if outcome.case)))
         named = f"{op} ({cases})" if op and cases else op or (cases if group[0].remark else "")
         sentences.append(f"{named}: {group[0].reason}" if named else group[0].reason)

@@ -12,15 +12,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.check import OF_ANY_WHEEL
 from builder.errors import Code, MissingToolError
-from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT
-from builder.hashing import digest_of
+from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT, digest_of
 from builder.matrix.axes import AbiClass, Cell, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
-from builder.proof import Check, Proof, Verdict
+from builder.proof import OF_ANY_WHEEL, Check, Proof, Verdict
 from builder.proofs.cells.driver import gpu_here
 from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, apply_accepts, gate_basis
 from builder.proofs.inventory import Release, shelf_of
@@ -34,8 +32,7 @@ from builder.wheels.job import required_torch, torch_floor
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
-    from builder.proofs.cells.cell_environment import Ahead, CellEnvironments
-    from builder.proofs.cells.cell_run import CellRun
+    from builder.proofs.cells.cell_run import Ahead, CellEnvironments, CellRun
 
 #: Shows a cell in a line of its own: gives the log of the cell, and what shows its stages (`Progress.part`).
 Part = Callable[[str], AbstractContextManager[tuple[Path, Callable[[str], None]]]]
@@ -105,7 +102,7 @@ class WheelProver:
 
         Not where the wheel may need containers.
         """
-        from builder.proofs.cells.cell_environment import Ahead, LocalEnvironments  # noqa: PLC0415 - as `_in_cells`
+        from builder.proofs.cells.cell_run import Ahead, LocalEnvironments  # noqa: PLC0415 - as `_in_cells`
 
         if self.images is None:
             local, cases = LocalEnvironments(self.environments), recipe.cases is not None
@@ -256,7 +253,7 @@ class WheelProver:
     def _cells_for(self, subject: Subject, cell: Cell) -> CellEnvironments:
         """Environments on this machine, or containers for a wheel that needs a newer glibc. Raises MissingToolError."""
         if is_compatible(subject.facts.filename, cell.python):
-            from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
+            from builder.proofs.cells.cell_run import LocalEnvironments  # noqa: PLC0415
 
             return LocalEnvironments(self.environments)
         if self.images is None:

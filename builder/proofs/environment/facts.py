@@ -25,7 +25,7 @@ from builder.proofs.cells.driver import driver_version
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import distribution_name
 from builder.wheels.build_scripts.new_environment import torch_cuda
-from builder.wheels.toolchain.cuda_toolkit import nvcc_version
+from builder.wheels.toolchain.machine import nvcc_version
 
 #: The program that the judged Python runs. It imports the standard library only, and runs under Python 3.7.
 PROBE = """

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from packaging.utils import canonicalize_name
 
-from builder.gate.amounts import counted, join_names, size_text
+from builder.gate.amounts import counted, grouped, join_names, size_text
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof, why_no_cuda
@@ -175,10 +175,7 @@ def _stray(facts: WheelFacts) -> Iterator[str]:
 
 def _equal(facts: WheelFacts) -> Iterator[str]:
     """Libraries with the same bytes: a wheel cannot hold links, so each link becomes a copy."""
-    groups: dict[str, list[Library]] = {}
-    for library in facts.libraries:
-        if library.sha256:
-            groups.setdefault(library.sha256, []).append(library)
+    groups = grouped((library.sha256, library) for library in facts.libraries if library.sha256)
     twins = [group for group in groups.values() if len(group) > 1]
     if not twins:
         return
@@ -194,10 +191,8 @@ def _equal(facts: WheelFacts) -> Iterator[str]:
 
 def _per_cuda(facts: WheelFacts) -> Iterator[str]:
     """Libraries of which a process loads only those for its CUDA."""
-    groups: dict[int, list[str]] = {}
-    for library in facts.libraries:
-        for major in library.cuda_runtimes if len(library.cuda_runtimes) == 1 else ():
-            groups.setdefault(major, []).append(library.path)
+    of_one = (library for library in facts.libraries if len(library.cuda_runtimes) == 1)
+    groups = grouped((major, library.path) for library in of_one for major in library.cuda_runtimes)
     if len(groups) > 1:
         named = [f"CUDA {major} ({join_names(paths)})" for major, paths in sorted(groups.items())]
         yield f"the wheel has libraries for {and_list(named)}: a process can load only those for the CUDA of its torch"

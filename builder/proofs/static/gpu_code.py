@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from builder.gate.amounts import join_names
+from builder.gate.amounts import grouped, join_names
 from builder.matrix.axes import Arch, Gpu
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
@@ -216,9 +216,7 @@ def _too_old(found: Sequence[GpuAnswer], driver: str, floor: str) -> list[str]:
     if is_older(driver, floor):
         return [f"driver {driver} is too old for the CUDA of the wheel, which needs driver {floor} or newer"]
     late = [one for one in found if one.how is How.PTX and is_older(driver, one.driver)]
-    by_driver: dict[tuple[str, str, str], list[str]] = {}
-    for one in late:
-        by_driver.setdefault((one.library, one.code, one.driver), []).append(str(one.gpu))
+    by_driver = grouped(((one.library, one.code, one.driver), str(one.gpu)) for one in late)
     return [
         f"driver {driver} cannot compile the PTX ({code}) of {library}, which {join_names(gpus)} would need: it takes"
         f" driver {needed} or newer"

@@ -14,7 +14,7 @@ from pathlib import Path
 from auditwheel.lddtree import load_ld_paths
 from auditwheel.libc import Libc
 
-from builder.gate.amounts import join_names
+from builder.gate.amounts import grouped, join_names
 from builder.gate.system.process_end import demangle
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
@@ -87,13 +87,10 @@ def check_linkage(
         lost = _lost(library, scope)
         found += len(library.undefined) - len(lost)
         if lost:
-            missing[library.path] = {symbol: demangle(symbol) for symbol in lost}
-            by_cause: dict[str, list[str]] = {}
-            for symbol in lost:
-                cause = _cause(symbol, facts, cell, table, cuda_sources)
-                by_cause.setdefault(cause, []).append(missing[library.path][symbol])
+            missing[library.path] = names = {symbol: demangle(symbol) for symbol in lost}
+            by_cause = grouped((_cause(one, facts, cell, table, cuda_sources), names[one]) for one in lost)
             errors += [
-                f"{library.path}: undefined symbol {join_names(names)}: {cause}" for cause, names in by_cause.items()
+                f"{library.path}: undefined symbol {join_names(these)}: {why}" for why, these in by_cause.items()
             ]
     return make_proof(
         facts,

@@ -4,10 +4,10 @@ import re
 
 from packaging.tags import parse_tag
 
-from builder.gate.amounts import join_names
+from builder.gate.amounts import grouped, join_names
 from builder.gate.imports.extension_modules import MODULE_FILE, entry_points
 from builder.gate.system.process_end import demangle
-from builder.matrix.axes import ABI3T_SINCE, AbiClass, Python, Torch
+from builder.matrix.axes import ABI3T_SINCE, AbiClass, Python
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.linkage import CUDA_CALL, is_python, is_standard, is_torch_cxx
@@ -64,10 +64,7 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
     ]
     cxx = [demangle(symbol) for symbol in undefined if is_torch_cxx(symbol)]
     known = shims()
-    newer: dict[Torch, list[str]] = {}
-    for symbol in undefined:
-        if symbol in known and known[symbol] > claim.torch:
-            newer.setdefault(known[symbol], []).append(symbol)
+    newer = grouped((known[one], one) for one in undefined if one in known and known[one] > claim.torch)
     # Functions of the driver have no symbol version: only a linked driver library shows that they are the driver's.
     has_driver = any(is_driver_library(name) for name in library.needed)
     # So have functions of zlib or NCCL, for example. The check of the linkage looks for them in the libraries.

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from builder.gate.amounts import grouped
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.local_version import read_local
@@ -19,10 +20,7 @@ def variants(facts: WheelFacts) -> list[WheelFacts]:
     `torch-2.9/lib/libops.so` and `torch-2.10/lib/libops.so`, or if they need different versions of another library, as
     `libops_cuda12.so` and `libops_cuda13.so` need different CUDA runtimes.
     """
-    groups: dict[str, list[Library]] = {}
-    for library in facts.libraries:
-        if not library.foreign:
-            groups.setdefault(_NUMBER.sub("#", library.path), []).append(library)
+    groups = grouped((_NUMBER.sub("#", one.path), one) for one in facts.libraries if not one.foreign)
     several = (group for group in groups.values() if len(group) > 1 and _one_of_many(group))
     builds = {library.path: key for group in several for library, key in _keyed(group)}
     keys = sorted(set(builds.values()), key=lambda key: [[int(part) for part in one.split(".")] for one in key])
@@ -65,11 +63,8 @@ def _rank(own: Sequence[Library], torch: Torch | None, cuda: Cuda | None) -> tup
 def _one_of_many(group: Sequence[Library]) -> bool:
     if len({library.basename for library in group}) == 1:
         return True
-    needed: dict[str, set[str]] = {}
-    for library in group:
-        for name in library.needed:
-            needed.setdefault(name.partition(".so")[0], set()).add(name)
-    return any(len(names) > 1 for names in needed.values())
+    needed = {name for library in group for name in library.needed}
+    return any(len(names) > 1 for names in grouped((name.partition(".so")[0], name) for name in needed).values())
 
 
 def _keyed(group: Sequence[Library]) -> Iterator[tuple[Library, tuple[str, ...]]]:

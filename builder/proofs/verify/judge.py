@@ -10,7 +10,7 @@ from itertools import product
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.gate.amounts import join_names
+from builder.gate.amounts import grouped, join_names
 from builder.matrix.axes import Cuda, Gpu, Torch
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Selection
@@ -110,10 +110,7 @@ class Outside:
         """What to say about both kinds."""
         for name, project in self.others.items():
             yield f"{name} must come from {project}"
-        by_users: dict[tuple[str, ...], list[str]] = {}
-        for name, used in self.optional.items():
-            by_users.setdefault(tuple(used), []).append(name)
-        for users, names in by_users.items():
+        for users, names in grouped((tuple(used), name) for name, used in self.optional.items()).items():
             yield f"{join_names(users)} can be loaded only where the system has {join_names(names)}"
 
     @cached_property

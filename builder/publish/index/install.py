@@ -11,7 +11,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.publish.index.pages import ALL, Entry, path_to_install, paths_of, quoted
-from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.machine import find_python
 from builder.wheels.toolchain.uv import uv_command
 
 

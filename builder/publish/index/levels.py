@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
-from builder.check import OF_ANY_WHEEL, Check
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Cell
-from builder.proof import Proof, Verdict
+from builder.proof import OF_ANY_WHEEL, Check, Proof, Verdict
 
 
 class Level(StrEnum):

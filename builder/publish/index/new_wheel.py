@@ -13,10 +13,9 @@ from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builder.check import Check
 from builder.errors import Code, UsageError
-from builder.hashing import sha256_of
-from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
+from builder.formats import sha256_of
+from builder.proof import PROOFS_SUFFIX, Check, Proof, proofs_json, proofs_of, proofs_path
 from builder.publish.index.levels import levels
 from builder.publish.index.pages import Entry, FarmFacts
 from builder.publish.index.repository import Kept, NewWheel, file_path

@@ -26,6 +26,7 @@ from uuid import uuid4
 from packaging.utils import parse_wheel_filename
 
 from builder.errors import BuildfarmError, Code, UsageError
+from builder.gate.amounts import grouped
 from builder.proof import Proof, proofs_of
 from builder.publish.index.objects import Objects, read
 from builder.publish.index.pages import (
@@ -296,10 +297,7 @@ def _until_stable(facts: Callable[[], T], what: str) -> Iterator[T]:
 def _pages(project: str, records: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
     """The pages of a project for installers and for people, by path; raises UsageError for a damaged record."""
     entries = _read_entries(records)
-    listed: dict[str, list[Entry]] = {}
-    for entry in entries:
-        for path in (ALL, *paths_of(entry)):
-            listed.setdefault(path, []).append(entry)
+    listed = grouped((path, entry) for entry in entries for path in (ALL, *paths_of(entry)))
     yield from project_pages(project, listed)
     if entries:
         yield f"{FOLDER}/{project}/{HOME}", project_page(project, entries)

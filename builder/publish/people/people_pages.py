@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from builder.gate.amounts import size_text
+from builder.gate.amounts import grouped, size_text
 from builder.matrix.axes import Cell
 from builder.publish.index.install import wheel_url
 from builder.publish.index.pages import ALL, Entry, FarmFacts, path_to_install, quoted
@@ -89,9 +89,8 @@ def _templates() -> Environment:
 
 def project_page(project: str, entries: Sequence[Entry]) -> bytes:
     """The page of a project: its versions, stable ones first, then the newest, with commands and wheels."""
-    by_version: dict[Version, list[Entry]] = {}
-    for entry in sorted(entries, key=lambda one: one.filename):
-        by_version.setdefault(Version(entry.version.public), []).append(entry)
+    named = sorted(entries, key=lambda one: one.filename)
+    by_version = grouped((Version(entry.version.public), entry) for entry in named)
     versions = [
         {"version": version, "installs": _installs(by_version[version]), "wheels": by_version[version]}
         for version in sorted(by_version, key=lambda one: (not one.is_prerelease, one), reverse=True)
@@ -106,10 +105,8 @@ def home_page(projects: Sequence[str]) -> bytes:
 
 def _levels(farm: FarmFacts) -> list[tuple[str, str]]:
     """The levels that a wheel reaches, the best first, each with its cells and the GPU models of each cell."""
-    shown: dict[str, list[str]] = {}
-    for cell, level in farm.cells.items():
-        gpus = farm.gpus.get(cell, ())
-        shown.setdefault(level, []).append(f"{cell} ({', '.join(gpus)})" if gpus else cell)
+    gpus = {cell: f" ({', '.join(models)})" for cell, models in farm.gpus.items() if models}
+    shown = grouped((level, f"{cell}{gpus.get(cell, '')}") for cell, level in farm.cells.items())
     return [(level, ", ".join(shown[level])) for level in LEVELS if level in shown]
 
 

@@ -17,11 +17,10 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from builder.errors import BuildfarmError, Code, UsageError
+from builder.errors import BuildfarmError, Code, UsageError, mask_credentials
 from builder.gate.amounts import join_names
 from builder.gate.report import Causes, causes_of
 from builder.log import print_warning
-from builder.masking import mask_credentials
 from builder.progress.display import Timeline, clock
 from builder.proof import Proof, Verdict
 from builder.publish.index.levels import levels

@@ -27,7 +27,7 @@ def _parts(run: Run) -> Iterator[str]:
     builds, skips = report_of(run)
     yield f"### {run.title(code)}\n\n{code(run.command)} took {seconds_text(run.seconds)}\n\n"
     if builds:
-        yield _head("build", "result", "time", "steps from compiler cache", "checks")
+        yield f"\n{_row('build', 'result', 'time', 'steps from compiler cache', 'checks')}|{' --- |' * 5}\n"
     for build in builds:
         bold = "**" if build.bad else ""
         yield _row(
@@ -46,10 +46,6 @@ def _parts(run: Run) -> Iterator[str]:
     yield from _list("Remarks", map(code, causes.sentences(REMARK)))
     yield from _list("Checks that did not run", map(code, causes.sentences(NOT_RUN)))
     yield from _list("Skipped cells", (f"{count}: {code(reason)}" for reason, count in skips))
-
-
-def _head(*names: str) -> str:
-    return f"\n{_row(*names)}|{' --- |' * len(names)}\n"
 
 
 def _row(*fields: str) -> str:

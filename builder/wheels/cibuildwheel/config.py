@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.images.container import CONTAINER_DIR, OWNER_LABEL, PROCESSES, USER, ContainerSpec
 from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
 from builder.images.specs import python_prefix
@@ -16,12 +16,12 @@ from builder.resources import measure_resources
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES
 from builder.wheels.build_scripts import FOLDERS, copy_scripts, script_command
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
+from builder.wheels.failures import asking, identity_question
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
 from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.toolchain.environments import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
-from builder.wheels.wheel_checks import asking, identity_question
 
 #: The first program of a container, in the directory that is mounted into it.
 #:

@@ -15,16 +15,15 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from builder.build_log import log_size
 from builder.errors import BuildfarmError, Code, MissingToolError
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.images.engine import Engine, pull_missing
 from builder.images.image_build import cached_contents, inspect_image
 from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
 from builder.images.specs import BuildImage, ImageChooser
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.process import run
+from builder.process import log_size, run
 from builder.records import Part, Toolchain
 from builder.store import Store, write_atomic
 from builder.wheels.cibuildwheel.config import container_inputs, install_spec, write_inputs

@@ -5,16 +5,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from builder.build_log import complete_lines, text_since
 from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import DISK_HINT, BuildError, MissingToolError
+from builder.process import complete_lines, text_since
 from builder.progress.display import repeated
 from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE
-from builder.wheels.failures import compile_failure, disk_is_full, left_out_extensions, no_library_hints, was_killed
+from builder.wheels.failures import (
+    answered_identity,
+    compile_failure,
+    disk_is_full,
+    left_out_extensions,
+    no_library_hints,
+    other_identity,
+    was_killed,
+)
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import NO_LIBRARY
-from builder.wheels.wheel_checks import answered_identity, other_identity
 
 #: Makes cibuildwheel begin each step with a line that compilers do not print.
 LOG_VARIABLES = {"CIBW_LOG_FOLD_MODE": "github"}

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder.errors import Code, UsageError
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.local_version import current_form
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import UNLISTED, WheelFile, record_fault

@@ -21,12 +21,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import BuildError, UsageError
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE
 from builder.matrix.axes import ABI3T_SINCE
-from builder.process import run
+from builder.process import log_size, run, text_since
 from builder.records import Part, Record, Toolchain
 from builder.store import sync
 from builder.wheelfile.archive import DamagedWheelError, distribution_name, installed_path

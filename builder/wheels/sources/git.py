@@ -12,8 +12,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock
 
 from builder.diagnosis.known_errors import hint_of, reports
-from builder.errors import DISK_HINT, BuildfarmError, Code, MissingToolError, UsageError
-from builder.masking import mask_credentials
+from builder.errors import DISK_HINT, BuildfarmError, Code, MissingToolError, UsageError, mask_credentials
 from builder.matrix.config import GitSource
 from builder.untrusted import without_credentials
 

@@ -22,9 +22,8 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 
 from builder.diagnosis.known_errors import reports
-from builder.errors import Code, MissingToolError, UsageError
-from builder.hashing import sha256_of
-from builder.masking import mask_credentials
+from builder.errors import Code, MissingToolError, UsageError, mask_credentials
+from builder.formats import sha256_of
 from builder.matrix.axes import Python
 from builder.store import local_path
 from builder.untrusted import split_url, without_credentials
@@ -52,14 +51,6 @@ class Location:
     name: str
     sha256: str
     version: str = ""
-
-
-@dataclass(frozen=True)
-class FetchedWheel:
-    """A downloaded wheel, and the URL that it came from, which may contain credentials."""
-
-    path: Path
-    url: str
 
 
 class NoFittingWheelError(MissingToolError):
@@ -251,12 +242,14 @@ def _stream(url: str, aside: Path) -> str:
     return digest.hexdigest()
 
 
-def fetch_wheel(project: str, version: str, python: Python, *, cache: Path, index: Sequence[str] = ()) -> FetchedWheel:
-    """The wheel of this project and version for this Python on this machine, downloaded the first time.
+def fetch_wheel(
+    project: str, version: str, python: Python, *, cache: Path, index: Sequence[str] = ()
+) -> tuple[Path, str]:
+    """The wheel of this project and version for this Python on this machine, and its URL, maybe with credentials.
 
-    It is kept as `<cache>/wheels/<sha256>/<file name>`; `index` are URLs of indexes that are asked first.
-    Raises UsageError when the index has no such version, NoFittingWheelError when it has no wheel for this Python, and
-    MissingToolError when it cannot be reached.
+    It is downloaded the first time, and kept as `<cache>/wheels/<sha256>/<file name>`. `index` are URLs of indexes that
+    are asked first. Raises UsageError when the index has no such version, NoFittingWheelError when it has no wheel for
+    this Python, and MissingToolError when it cannot be reached.
     """
     where = f"{project} {version}"
     asked = ("--only-binary=:all:", f"--python-version={python.series}")
@@ -264,7 +257,7 @@ def fetch_wheel(project: str, version: str, python: Python, *, cache: Path, inde
     for location in locations:
         if is_compatible(location.name, python):
             kept = fetch(location, cache / "wheels", kind="wheel", where=where, who="the index lists")
-            return FetchedWheel(kept, location.url)
+            return kept, location.url
     names = ", ".join(location.name for location in locations[:3])
     raise NoFittingWheelError(
         f"the index has no wheel for Python {python} on this machine; it has {names}",
@@ -287,8 +280,8 @@ def exact_version(text: str) -> tuple[str, str]:
     raise UsageError(sentence, Code.VALUE_INVALID, where=text)
 
 
-def download_wheel(url: str, *, cache: Path) -> FetchedWheel:
-    """The wheel at a URL, kept by its sha256.
+def download_wheel(url: str, *, cache: Path) -> tuple[Path, str]:
+    """The wheel at a URL, kept by its sha256, and the URL without that.
 
     Raises UsageError for a URL that is not valid, MissingToolError when the wheel cannot be downloaded, and when it
     differs from `#sha256=…` at the end of the URL.
@@ -302,4 +295,4 @@ def download_wheel(url: str, *, cache: Path) -> FetchedWheel:
     sha256 = hashed[1].lower() if hashed else ""
     location = Location(parts._replace(fragment="").geturl(), name or "unnamed", sha256)
     where = mask_credentials(url)
-    return FetchedWheel(fetch(location, cache / "wheels", kind="wheel", where=where, who="the URL names"), location.url)
+    return fetch(location, cache / "wheels", kind="wheel", where=where, who="the URL names"), location.url

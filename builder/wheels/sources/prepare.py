@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import Code, UsageError
-from builder.hashing import sha256_of
-from builder.masking import mask_credentials
+from builder.errors import Code, UsageError, mask_credentials
+from builder.formats import sha256_of
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.wheelfile import limits
 from builder.wheelfile.archive import DAMAGE

@@ -13,14 +13,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.errors import Code, MissingToolError
-from builder.hashing import digest_of
+from builder.formats import digest_of
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.process import kill_orphans, run
 from builder.store import BYTECODE, Store, sync_file_system, write_atomic
 from builder.untrusted import JsonError, read_json, remove_tree, texts
 from builder.wheels.build_scripts.new_environment import BUILD_MODULES, IMPORT, fix_header_times
-from builder.wheels.toolchain.pythons import Pythons
+from builder.wheels.toolchain.machine import Pythons
 from builder.wheels.toolchain.uv import UvRun
 
 

@@ -13,14 +13,12 @@ from pathlib import Path
 
 import uv
 
-from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import hint_of, reports
-from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
+from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError, mask_credentials
 from builder.images.network import INDEX_SETTINGS, package_settings, prepend_index
-from builder.masking import mask_credentials
 from builder.matrix.axes import Torch
 from builder.matrix.compat import Compat
-from builder.process import run
+from builder.process import log_size, run, text_since
 
 #: Variables that name a proxy, in the order in which an error names them.
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.building.build import BuildOptions, build_text, hint_of, run_build
-from builder.commands.building.executor_choice import RunSettings, choose_executor
+from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, PreflightError, UsageError
 from builder.log import console

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from builder.__main__ import run_command
-from builder.check import Check
 from builder.commands.building import story
 from builder.commands.building.build import run_build
 from builder.errors import BuildError, Exit
 from builder.log import print_error
+from builder.proof import Check
 from builder.recipes.cures import PATCH
 from builder.wheels import make
 from builder.wheels.make import compile_wheel

@@ -13,13 +13,13 @@ import pytest
 from builder import records
 from builder.commands import rebuild
 from builder.commands.building.build import run_build
-from builder.commands.building.executor_choice import RunSettings, choose_executor
+from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.rebuild import RebuildOptions, check_toolchain, rebuild_text, run_rebuild
 from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
 from builder.records import Part, read_record
 from builder.wheels.job import Prepared
 from builder.wheels.local import LocalExecutor
-from builder.wheels.toolchain import cuda_toolkit
+from builder.wheels.toolchain import machine
 from tests.conftest import wheel_of
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
 from tests.unit.loopback import pure_wheel
@@ -119,7 +119,7 @@ def other_compiler(
         script.write_text(f'#!/bin/sh\ncase "$1" in -dump*) echo {version};; *) exec /usr/bin/g++ "$@";; esac\n')
         script.chmod(0o755)
         monkeypatch.setenv("CXX", str(script))
-        cuda_toolkit._compiler.cache_clear()
+        machine._compiler.cache_clear()
 
     return put
 

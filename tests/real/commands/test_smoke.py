@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from builder.check import Check
 from builder.cli.app import app
 from builder.errors import BuildfarmError, Exit, NothingSelectedError
+from builder.formats import sha256_of
 from builder.gate.outcome import FAILED, Outcome
-from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.load import load_matrix, load_recipes
-from builder.proof import Proof, Verdict, proofs_json, proofs_path
+from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import proofs_beside
 from builder.publish.runs.history import runs
@@ -188,7 +187,7 @@ def test_a_cell_that_the_machine_of_the_build_did_not_have_is_linked_here(worksp
 def test_not_run_does_not_replace_an_earlier_verdict(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = workspace.wheel()
     assert workspace.smoke(wheel, "--python", str(PYTHON)).exit_code == Exit.OK
-    monkeypatch.setattr("builder.wheels.toolchain.pythons.find_python", lambda _: None)
+    monkeypatch.setattr("builder.wheels.toolchain.machine.find_python", lambda _: None)
     done = workspace.smoke(wheel, "--python", str(PYTHON), "--json")
     (one,) = json.loads(done.stdout)
     assert {proof["verdict"] for proof in one["proofs"] if proof["cell"]} == {"not run"}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.check import Check
 from builder.errors import Exit
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.axes import Cuda, Torch
+from builder.proof import Check
 from builder.proofs.inventory import Release, shelf_of
 from builder.proofs.static.symbol_table import collect_symbols
 from builder.store import Store

@@ -32,7 +32,7 @@ from builder.resources import Resources
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
 from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.pythons import Interpreter, find_python
+from builder.wheels.toolchain.machine import Interpreter, find_python
 from builder.wheels.toolchain.uv import MachineFaultError, UvRun
 from tests.conftest import PATIENCE, wait_until
 from tests.fixtures.compiled import compiled, torch_libraries
@@ -299,7 +299,7 @@ def test_a_gate_that_is_killed_fails_its_cell_only(
         status = run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], log=log, owner=owner)
         return op_gate.read_answer(b"", Answer.from_json, status, log)
 
-    monkeypatch.setattr("builder.proofs.cells.cell_environment.run_gate", run_gate)
+    monkeypatch.setattr("builder.proofs.cells.cell_run.run_gate", run_gate)
     proofs = prove(NEWER_TORCH, HERE, requires=CLASHES, part=part)
     assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "passed", **GATED}
     killed = proofs[NEWER_TORCH, Check.VALUES]
@@ -375,9 +375,9 @@ def test_missing_python_means_not_run_until_it_is_there(
     def find(python: Python) -> Interpreter | None:
         return find_python(PYTHON) if python == NO_PYTHON.python else find_python(python)
 
-    monkeypatch.setattr("builder.wheels.toolchain.pythons.find_python", find)
+    monkeypatch.setattr("builder.wheels.toolchain.machine.find_python", find)
     # The site-packages of 3.99 are not where this Python has them; this test does not check linkage.
-    monkeypatch.setattr("builder.proofs.cells.cell_environment.collect_symbols", lambda _: None)
+    monkeypatch.setattr("builder.proofs.cells.cell_run.collect_symbols", lambda _: None)
     after = prove(HERE, NO_PYTHON)
     assert after[NO_PYTHON, Check.IMPORT].verdict is Verdict.PASSED
     for check in (Check.LINKAGE, Check.IMPORT, Check.GPU_VALUES):

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from builder.check import Check
 from builder.matrix.axes import Cuda, Torch
+from builder.proof import Check
 from builder.proofs.inventory import Release, Shelf
 from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolTable
 from tests.fixtures.compiled import compiled

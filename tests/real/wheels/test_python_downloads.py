@@ -15,8 +15,8 @@ import pytest
 
 from builder.errors import Exit, MissingToolError
 from builder.store import Store
-from builder.wheels.toolchain import pythons
-from builder.wheels.toolchain.pythons import Pythons
+from builder.wheels.toolchain import machine
+from builder.wheels.toolchain.machine import Pythons
 from builder.wheels.toolchain.uv import find_uv
 from tests.unit import loopback
 from tests.unit.loopback import PYTHON
@@ -50,7 +50,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bare_machine(tmp_path: Path, uv_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which no Python is found; uv keeps its Pythons in a folder of the test."""
-    monkeypatch.setattr(pythons, "sys", SimpleNamespace(version_info=(0, 0), executable=sys.executable))
+    monkeypatch.setattr(machine, "sys", SimpleNamespace(version_info=(0, 0), executable=sys.executable))
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "pythons"))

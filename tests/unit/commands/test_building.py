@@ -20,7 +20,7 @@ from builder.commands.building.preflight import BuildPlace, places
 from builder.commands.building.story import LocalRun
 from builder.commands.targets import foreign_wheels
 from builder.errors import BuildError
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.axes import Cell, Python
 from builder.matrix.config import PathSource, Recipe
 from builder.matrix.load import load_recipe

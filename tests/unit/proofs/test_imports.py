@@ -19,8 +19,7 @@ from builder.errors import Code, MissingToolError
 from builder.matrix.config import PathSource, Recipe, SdistSource
 from builder.proof import Verdict
 from builder.proofs.cells import cell_run, import_check
-from builder.proofs.cells.cell_environment import LocalEnvironment
-from builder.proofs.cells.cell_run import _as_with_gpu, _install_companions, _missing_driver
+from builder.proofs.cells.cell_run import LocalEnvironment, _as_with_gpu, _install_companions, _missing_driver
 from builder.proofs.cells.import_check import ImportOutcome, import_hints
 from builder.wheels.toolchain.uv import MachineFaultError
 from tests.conftest import wait_until

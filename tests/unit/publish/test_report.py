@@ -22,10 +22,9 @@ from builder.matrix.load import read_plan
 from builder.matrix.plan import Build, Plan, Skip, summarise_skips
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
-from builder.publish.dist import publish_wheels
 from builder.publish.proof_lines import Gradient, gradients_of
 from builder.publish.provenance import make_statement
-from builder.publish.results import BuildResult, SmokeResult, report_json
+from builder.publish.results import BuildResult, SmokeResult, publish_wheels, report_json
 from builder.records import CacheStatistics, Part, Record, Toolchain
 from builder.store import Store, StoredBuild, project_key
 from builder.wheels.toolchain.uv import uv_command
@@ -481,7 +480,7 @@ def test_a_farm_holds_the_folder_while_it_publishes(tmp_path: Path, monkeypatch:
         with Store(tmp_path / "store").lock(f"dist-{project_key(dist)}", wait=False) as free:
             seen.append(free)
 
-    monkeypatch.setattr("builder.publish.dist.remove_temporary_files", clean)
+    monkeypatch.setattr("builder.publish.results.remove_temporary_files", clean)
     published(dist)
     assert seen == [False]
 

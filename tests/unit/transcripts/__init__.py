@@ -27,7 +27,7 @@ from builder.errors import Exit
 from builder.proof import proofs_path
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.wheels.toolchain import cuda_toolkit, pythons
+from builder.wheels.toolchain import machine
 from tests.unit.publish.index.make import ready
 
 FOLDER = Path(__file__).parent
@@ -48,7 +48,7 @@ _CALL = re.compile(
 
 def forget_machine() -> None:
     """Look at the machine anew: what was found once is kept for a process's life."""
-    for cached in (pythons.find_python, cuda_toolkit.nvcc_version, cuda_toolkit._compiler):
+    for cached in (machine.find_python, machine.nvcc_version, machine._compiler):
         cached.cache_clear()
 
 

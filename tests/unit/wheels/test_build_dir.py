@@ -17,7 +17,7 @@ from builder.wheels import build_dir
 from builder.wheels.build_dir import clear_abandoned, fixed_folder, folder_of
 from builder.wheels.build_scripts import FOLDERS, copy_scripts, script_command
 from builder.wheels.sccache.configure import read_statistics, unsafe_source
-from builder.wheels.toolchain.pythons import Interpreter, find_python
+from builder.wheels.toolchain.machine import Interpreter, find_python
 from builder.wheels.variables import prefix_map_flags, shell_variables
 from tests.conftest import PATIENCE
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError, UsageError
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource
@@ -501,19 +501,19 @@ def test_a_private_repository(server: tuple[str, str], tmp_path: Path, user: str
 
 def test_it_is_fetched_once_and_kept_by_its_digest(index: loopback.PackageIndex, tmp_path: Path) -> None:
     index.add("ops", "1.0")
-    first = fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path).path
+    first = fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path)[0]
     assert first.name == "ops-1.0-py3-none-any.whl"
     assert first.parent.parent == tmp_path / "wheels"
     index.requested.clear()
-    assert fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path).path == first
-    assert download_wheel(f"{index.url}/default/{first.name}", cache=tmp_path).path == first
+    assert fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path)[0] == first
+    assert download_wheel(f"{index.url}/default/{first.name}", cache=tmp_path)[0] == first
 
 
 def test_the_hash_in_a_url_is_compared(index: loopback.PackageIndex, tmp_path: Path) -> None:
     wheel = loopback.pure_wheel(index.root / "default", "ops", "1.0")
     url = f"{index.url}/default/{wheel.name}"
     fetched = download_wheel(f"{url}#sha256={sha256_of(wheel)}", cache=tmp_path)
-    assert (fetched.path.read_bytes(), fetched.url) == (wheel.read_bytes(), url)
+    assert (fetched[0].read_bytes(), fetched[1]) == (wheel.read_bytes(), url)
     with pytest.raises(MissingToolError, match=f"but the URL names {'0' * 64}"):
         download_wheel(f"{url}#sha256={'0' * 64}", cache=tmp_path)
 

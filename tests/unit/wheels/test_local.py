@@ -23,23 +23,23 @@ from builder.wheels.build_dir import folder_of
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import read_job
-from builder.wheels.failures import compile_failure
-from builder.wheels.job import CompileJob
-from builder.wheels.local import LocalExecutor
-from builder.wheels.sccache.launchers.server import CacheSettings
-from builder.wheels.toolchain.environments import Environments
-from builder.wheels.toolchain.pythons import Interpreter
-from builder.wheels.variables import ARCHITECTURES, REPLACE, build_variables
-from builder.wheels.wheel_checks import (
+from builder.wheels.failures import (
     answered_identity,
     asking,
     check_identity,
     check_source,
+    compile_failure,
     find_cuda_sources,
     identity_question,
     other_identity,
     without_compiled,
 )
+from builder.wheels.job import CompileJob
+from builder.wheels.local import LocalExecutor
+from builder.wheels.sccache.launchers.server import CacheSettings
+from builder.wheels.toolchain.environments import Environments
+from builder.wheels.toolchain.machine import Interpreter
+from builder.wheels.variables import ARCHITECTURES, REPLACE, build_variables
 from tests.refused import refused
 from tests.unit import loopback
 from tests.unit.loopback import PYTHON
@@ -195,7 +195,7 @@ def test_another_minor_version_is_part_of_the_toolchain(
 ) -> None:
     assert home.is_dir()
     monkeypatch.setenv("CUDA_HOME", str(loopback.toolkit(tmp_path / "cuda-12.4", "12.4.131")))
-    monkeypatch.setattr("builder.wheels.toolchain.cuda_toolkit.USUAL_HOMES", ())
+    monkeypatch.setattr("builder.wheels.toolchain.machine.USUAL_HOMES", ())
     for project in ("ninja", "setuptools", "wheel", "pip", "numpy"):
         index.add(project, "1.20")
     index.add_torch("2.5.1+cu121", "12.1", channel="whl/cu121")
@@ -326,7 +326,7 @@ def test_the_first_python_that_is_here_is_taken(
         return Interpreter(Path(f"/python{python}"), f"{python}.1", headers=here[str(python)])
 
     monkeypatch.setattr(local, "find_python", find)
-    monkeypatch.setattr("builder.wheels.toolchain.pythons.find_python", find)
+    monkeypatch.setattr("builder.wheels.toolchain.machine.find_python", find)
     pythons = tuple(map(Python.parse, ["3.10"] if abi is AbiClass.CPYTHON else ["3.10", "3.11", "3.12"]))
     build = replace(BUILD, abi=abi, pythons=pythons)
     problems = executor.problems([build], {"ops": make.recipe("ops")})

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
-from builder.commands.building.executor_choice import choose_executor
+from builder.commands.building.preflight import choose_executor
 from builder.commands.building.story import LocalRun
 from builder.commands.distributed import protocol
 from builder.commands.distributed.protocol import BuildTask, CheckTask, Task, WorkerAnswer

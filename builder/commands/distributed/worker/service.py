@@ -21,8 +21,8 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from builder.commands.distributed.protocol import PLUGIN, TOPIC, CheckTask, Task, WorkerAnswer, refused, version_text
 from builder.commands.distributed.worker.child import Work
 from builder.errors import BuildfarmError, Code
+from builder.formats import sha256_of
 from builder.gate.amounts import size_text
-from builder.hashing import sha256_of
 from builder.resources import measure_resources
 from builder.store import Store, StoredBuild
 from builder.wheels.build_dir import clear_abandoned

@@ -31,7 +31,7 @@ from builder.log import print_line
 from builder.matrix.axes import Cuda
 from builder.matrix.compat import Compat
 from builder.resources import SPARE_MEMORY, measure_resources
-from builder.wheels.toolchain.cuda_toolkit import find_host_compiler, find_toolkit
+from builder.wheels.toolchain.machine import find_host_compiler, find_toolkit
 
 #: Cores for each build that runs at the same time, unless the worker is told another number.
 CORES_PER_BUILD = 4

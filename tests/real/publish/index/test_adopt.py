@@ -17,15 +17,14 @@ from typing import Any
 import pytest
 import uv
 
-from builder.check import OF_ANY_WHEEL, Check
 from builder.commands.index import verification
 from builder.commands.index.publish import PublishOutcome, PublishResult, publish_wheels
 from builder.commands.index.verification import Verification
 from builder.errors import Exit
+from builder.formats import sha256_of
 from builder.gate.outcome import Accept
-from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
-from builder.proof import Proof, Verdict, proofs_path
+from builder.proof import OF_ANY_WHEEL, Check, Proof, Verdict, proofs_path
 from builder.proofs.cells.prover import any_wheel_basis
 from builder.proofs.inventory import Shelf
 from builder.publish.index.install import install_commands

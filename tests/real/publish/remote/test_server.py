@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.check import Check
 from builder.errors import Code, UsageError
-from builder.hashing import sha256_of
-from builder.proof import PROOFS_SUFFIX, Proof, Verdict, proofs_json, proofs_of, proofs_path
+from builder.formats import sha256_of
+from builder.proof import PROOFS_SUFFIX, Check, Proof, Verdict, proofs_json, proofs_of, proofs_path
 from builder.publish.index.levels import Level
 from builder.publish.index.new_wheel import new_wheel, read_entry
 from builder.publish.index.objects import Folder

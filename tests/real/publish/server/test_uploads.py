@@ -13,7 +13,7 @@ from builder.publish.index.levels import Level
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.server import uploads
+from builder.publish.server import app
 from builder.wheelfile import limits
 from tests.conftest import PATIENCE
 from tests.fixtures.servers import running
@@ -24,7 +24,7 @@ from tests.unit.publish.server.client import Client, form_of
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setattr(uploads, "MAX_SIZE", 100_000)
+    monkeypatch.setattr(app, "MAX_SIZE", 100_000)
     return Client(tmp_path / "index")
 
 
@@ -173,7 +173,7 @@ def test_large_files(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyP
     wheel = pure_wheel(tmp_path, "my_ext", "1.0", {"my_ext.py": "x" * 100_001})
     client.refuses(413, "larger than 100000 bytes", wheel, auth)
     client.refuses(413, "", wheel, auth, {"comment": "x" * 2**24})  # from the Content-Length
-    monkeypatch.setattr(uploads, "_FORM_SIZE", 100)
+    monkeypatch.setattr(app, "_FORM_SIZE", 100)
     client.refuses(413, "", pure_wheel(tmp_path, "small", "1.0"), auth, {"comment": "x" * 10**5})
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from distributed import Scheduler, Worker
 
-from builder.commands.building.executor_choice import RunSettings
+from builder.commands.building.preflight import RunSettings
 from builder.commands.distributed.protocol import GPU, MANY, BuildTask, CheckTask, Needs, version_resource
 from builder.commands.distributed.worker.service import Service
 from builder.matrix.axes import Cell

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from builder.commands.building.executor_choice import RunSettings
+from builder.commands.building.preflight import RunSettings
 from builder.commands.distributed import protocol
 from builder.commands.distributed.client import RemoteRun, is_open
 from builder.commands.distributed.cluster import missing

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.check import Check
 from builder.commands.index.manage import IndexCheck, check_index
-from builder.hashing import sha256_of
+from builder.formats import sha256_of
 from builder.matrix.axes import Cell
-from builder.proof import Proof, Verdict
+from builder.proof import Check, Proof, Verdict
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.repository import NewWheel, Repository
 from tests.unit.loopback import pure_wheel

@@ -14,11 +14,10 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
-from builder.check import Check
 from builder.commands.index.publish import PublishOutcome, publish_text, publish_wheels
 from builder.errors import Code
-from builder.hashing import sha256_of
-from builder.proof import Proof, Verdict, proofs_json, proofs_path
+from builder.formats import sha256_of
+from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
 from builder.publish.index import new_wheel as wheel_file
 from builder.publish.index import objects
 from builder.publish.index.levels import OF_VERIFY, Level, levels, sentence, shortfalls

@@ -26,7 +26,7 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.pages import Entry, FarmFacts
 from builder.publish.index.reader import IndexReader, login_for
 from builder.publish.index.repository import Repository
-from builder.wheels.toolchain.pythons import Interpreter
+from builder.wheels.toolchain.machine import Interpreter
 from tests.refused import refused
 from tests.unit.conftest import Call
 from tests.unit.loopback import Quiet, pure_wheel, serving

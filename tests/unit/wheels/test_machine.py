@@ -6,7 +6,7 @@ import pytest
 
 from builder.errors import Code, Exit, MissingToolError
 from builder.matrix.axes import Cuda, Torch
-from builder.wheels.toolchain.cuda_toolkit import Toolkit, find_host_compiler, find_toolkit, nvcc_version
+from builder.wheels.toolchain.machine import Toolkit, find_host_compiler, find_toolkit, nvcc_version
 from tests.refused import refused
 from tests.unit import loopback
 
@@ -20,7 +20,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine with an empty PATH and no CUDA; answers the folder that is on PATH."""
     for name in ("CUDA_HOME", "CUDA_PATH", "CC", "CXX"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("builder.wheels.toolchain.cuda_toolkit.USUAL_HOMES", ())
+    monkeypatch.setattr("builder.wheels.toolchain.machine.USUAL_HOMES", ())
     programs = tmp_path / "programs"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs))
