@@ -19,8 +19,8 @@ import yaml
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Torch
 from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.compatibility import SHIM
 from builder.wheelfile.elf import read_elf
-from builder.wheelfile.torch_releases import SHIM
 
 #: Class of a shim by the library that exports it: a CPU-only torch has no libtorch_cuda.
 _LIBRARIES = {

@@ -18,9 +18,8 @@ from builder.matrix.local_version import LocalVersion, read_local
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.linkage import is_python, is_torch_cxx
 from builder.proofs.static.metadata import counts_in, read_requirement, requires_admit
-from builder.wheelfile.compatibility import admits, oldest_python
+from builder.wheelfile.compatibility import admits, oldest_python, oldest_torch, shims
 from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
-from builder.wheelfile.torch_releases import oldest_torch, shims
 
 _LOCAL = re.compile(r"\+[\w.]+")
 #: Libraries of the NVIDIA packages that torch requires.

@@ -23,8 +23,8 @@ from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import RECIPE, PathSource, Recipe, name_pattern, version_pattern
 from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.compatibility import oldest_torch
 from builder.wheelfile.facts import read_facts
-from builder.wheelfile.torch_releases import oldest_torch
 from builder.wheels.build_scripts.identity import ANSWER, DIFFERS
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import is_excluded

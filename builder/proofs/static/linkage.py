@@ -23,10 +23,9 @@ from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolTable
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import variants
 from builder.records import CudaSources
-from builder.wheelfile.compatibility import is_driver_library
+from builder.wheelfile.compatibility import SHIM, is_driver_library, shims
 from builder.wheelfile.elf import read_elf
 from builder.wheelfile.facts import Library, WheelFacts
-from builder.wheelfile.torch_releases import SHIM, shims
 
 _GLOBAL = "libtorch_global_deps.so"
 #: Functions of NVIDIA's packages whose names do not tell the library.

@@ -18,9 +18,8 @@ from builder.matrix.local_version import read_local
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.untrusted import split_url
-from builder.wheelfile.compatibility import oldest_python
+from builder.wheelfile.compatibility import TORCHES, oldest_python
 from builder.wheelfile.facts import WheelFacts
-from builder.wheelfile.torch_releases import TORCHES
 
 _REFUSES = f"twine with packaging {packaging.__version__} does not upload the wheel"
 #: What to do about a wheel whose file was renamed.

@@ -11,9 +11,8 @@ from builder.matrix.axes import ABI3T_SINCE, AbiClass, Python
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.linkage import CUDA_CALL, is_python, is_standard, is_torch_cxx
-from builder.wheelfile.compatibility import is_driver_library, oldest_python, only_new
+from builder.wheelfile.compatibility import SHIM, is_driver_library, oldest_python, oldest_torch, only_new, shims
 from builder.wheelfile.facts import TORCH_LIBRARY, Library, WheelFacts
-from builder.wheelfile.torch_releases import SHIM, oldest_torch, shims
 
 #: Libraries of glibc and GCC, and of CUDA as far as each of their symbols has a version.
 _EXPLAINED_LIBRARY = re.compile(

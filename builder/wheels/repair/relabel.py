@@ -27,8 +27,7 @@ from builder.formats import sha256_of
 from builder.matrix.local_version import current_form
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import UNLISTED, WheelFile, record_fault
-from builder.wheelfile.compatibility import check_wheel_name
-from builder.wheelfile.torch_releases import narrowed
+from builder.wheelfile.compatibility import check_wheel_name, narrowed
 
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold
 _LIMITED = re.compile(r"[^;]*(?:[=~]=|<)[^;]*")  # a requirement with a newest version, without a marker
