@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -31,6 +32,7 @@ from builder.wheelfile.compatibility import is_compatible
 from builder.wheels.toolchain.environments import Environments
 
 _WIDTH = 118
+_literal = partial(json.dumps, ensure_ascii=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +151,7 @@ def cases_text(drafts: Drafts, *, name: str = "", cell: str = "") -> str:
 
 def is_case(draft: OpDraft) -> bool:
     """Whether the draft becomes a case; the other ops go to NOT_CLAIMED."""
-    named = any("make." in source for source in draft.kwargs.values())
-    return draft.state in (CALLED, CUDA_ONLY) and not named
+    return draft.state in (CALLED, CUDA_ONLY) and not any("make." in source for source in draft.kwargs.values())
 
 
 def _comment(draft: OpDraft) -> str:
@@ -159,18 +160,13 @@ def _comment(draft: OpDraft) -> str:
         text.append(f"not called: {draft.reason}; the inputs are a guess")
     elif draft.results:
         text.append(f"returned {', '.join(draft.results)}")
-    first, others = "        # ", "        #     "
-    form = textwrap.TextWrapper(_WIDTH, first, others, break_long_words=False)
+    form = textwrap.TextWrapper(_WIDTH, "        # ", "        #     ", break_long_words=False)
     return "".join(f"{line}\n" for part in text for line in form.wrap(part))
 
 
 def _quoted(text: str) -> str:
     """Return a Python string of one line; the summary on the terminal has the whole text."""
     return _literal(shortened("".join(letter if letter.isprintable() else " " for letter in text), 90))
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def summary_text(result: CasesResult) -> str:

@@ -29,7 +29,7 @@ from builder.gate.outcome import Spec
 #: What is read in an error message.
 HINTS = ("names", "dtypes")
 #: The steps that can be turned off.
-STEPS = (*HINTS, "tensors-by-name", "inside", "ranks-of-all", "changes")
+STEPS = (*HINTS, "tensors-by-name", "inside", "shapes-of-all", "changes")
 
 
 def turn_off(step: str) -> None:
@@ -38,11 +38,12 @@ def turn_off(step: str) -> None:
     replaced: dict[str, tuple[Any, str, Any]] = {
         "tensors-by-name": (guesses, "_first_tensor", lambda _: ("tensor", "float", (guesses.SIZE,) * 2, "randn")),
         "inside": (draft, "_candidate", lambda parameters, _: guesses.first_guesses(parameters)),
-        "ranks-of-all": (search, "_RANKS_OF_ALL", ()),
+        "shapes-of-all": (search, "_SHAPES_OF_ALL", ()),
         "changes": (search, "_changes", lambda *_: ()),
     }
     if step in HINTS:
-        replaced[step] = (search, "read", lambda *given: read(*given)._replace(**{step: ()}))
+        at = HINTS.index(step)
+        replaced[step] = (search, "read", lambda *given: [*read(*given)[:at], (), *read(*given)[at + 1 :]])
     setattr(*replaced[step])
 
 

@@ -98,10 +98,13 @@ def sizes_of(draft: OpDraft) -> list[list[int]]:
 
 def test_a_message_that_asks_for_cuda(gate_python: Callable[[str], Path]) -> None:
     asking = ["xs must be located in the CUDA", "x must be placed on the GPU", "x must be a CUDA tensor"]
-    asking += ["CUDA tensors only", "it only supports CUDA"]
+    asking += ["CUDA tensors only", "it only supports CUDA", "Not implement on cpu"]
     code = f"from builder.gate.draft.search import only_cuda\nprint([only_cuda(one) for one in {asking}])\n"
     code += "print([only_cuda(one) for one in ('xs must be a Float tensor', 'x must be on the CPU')])"
-    assert in_python(gate_python("2.11.0"), code).splitlines() == ["[True, True, True, True, True]", "[False, False]"]
+    assert in_python(gate_python("2.11.0"), code).splitlines() == [
+        "[True, True, True, True, True, True]",
+        "[False, False]",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +187,30 @@ def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel
     text = cases_text(Drafts({}, drafts=[compiled]), name="functions", cell="a cell")
     assert "def untraced(reason: str)" in text
     assert "not_claimed=untraced(" in text
+
+
+@pytest.mark.parametrize(
+    ("schema", "kernel", "state", "says"),
+    [
+        ("f(Tensor x) -> ()", "lambda x: None", CUDA_ONLY, "changes no argument and returns no tensor"),
+        ("f(Tensor x) -> int", "lambda x: 1", CUDA_ONLY, "changes no argument and returns no tensor"),
+        ("f(Tensor x) -> int", "lambda x: x.dim()", CALLED, "results=['int']"),
+        ("f(Tensor(a!) x) -> ()", "lambda x: x.add_(1) and None", CALLED, "written=['x']"),
+        ("f(Tensor x) -> Tensor", "lambda x: only(x, x.is_contiguous(), 'contiguous')", CALLED, "contiguous_only=True"),
+        ("f(Tensor x) -> Tensor", "lambda x: only(x, x.shape[1:] == (4, 2), '')", CALLED, "contiguous_only=False"),
+        ("f(Tensor x, Tensor x_lens) -> Tensor", "lambda x, n: only(x, n.min() > 0, '')", CALLED, "torch.ones("),
+        ("f(Tensor x) -> Tensor", "lambda x: only(x, x.dim() == 3, 'NVIDIA driver')", CALLED, "make.randn(5, 3, 6"),
+        ("f(Tensor x) -> Tensor", "lambda x: only(x, False, 'NVIDIA driver')", CUDA_ONLY, "NVIDIA driver"),
+    ],
+)  # fmt: skip
+def test_what_a_call_shows(gate_python: Callable[[str], Path], schema: str, kernel: str, state: str, says: str) -> None:
+    draft = drafted_here(
+        gate_python("2.11.0"),
+        schema,
+        kernel,
+        more="def only(x, right, text):\n    assert right, text\n    return x.clone()",
+    )
+    assert (draft.state, says in str(draft)) == (state, True), draft
 
 
 #: A package with a class whose call reaches two ops. The second op accepts nothing but what the first call gives it.
@@ -272,10 +299,15 @@ def test_a_class_is_drafted_and_its_call_shows_the_arguments_of_the_ops_inside(
 #: Names of `_C.twice` as packages have them: a function of the same name, and `apply` as a global.
 NAMES = """
 import types
+from math import gcd as _gcd
 import torch
 from torch import Tensor, nn
 
 _C = types.SimpleNamespace(twice=lambda x: 2 * x)
+
+
+def imported(x: Tensor) -> int:
+    return _gcd(4, 2)
 
 
 def twice(x: Tensor) -> Tensor:
@@ -311,9 +343,9 @@ def test_what_calls_an_op_under_another_name_is_found(gate_python: Callable[[str
     (tmp_path / "package/__init__.py").write_text("from . import names\n")
     (tmp_path / "package/names.py").write_text(NAMES)
     code = "import package\nfrom builder.gate.draft.draft import callables\n"
-    code += "print(json.dumps(callables(['package'], ['package._C.twice'])))"
+    code += "print(json.dumps(callables(['package'], ['package._C.twice', 'math.gcd'])))"
     found = json.loads(in_python(gate_python("2.11.0"), code, tmp_path))
-    assert found == ["package.names.Twice", "package.names.twice"]
+    assert found == ["package.names.Twice", "package.names.imported", "package.names.twice"]
 
 
 def test_the_gate_calls_a_class_in_the_dtype_of_its_tensors(gate_python: Callable[[str], Path], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ from builder.gate.checks.compile_export import warm_up
 from builder.gate.context import resolve, sentence
 from builder.gate.draft import refine
 from builder.gate.draft.guesses import Candidate, Parameter, Signature, alternatives, signature_of, source
-from builder.gate.draft.refine import fake_kernel
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpDraft, shortened
 from builder.gate.draft.search import CALLS, FEW_CALLS, only_cuda, search
 from builder.gate.draft.trial import OMITTED, Recorded, TrialProcess, split
@@ -52,8 +51,7 @@ def draft(root: Path, spec: Spec) -> Drafts:
     import_all(PRELOAD)  # torch's own ops that an import registers late are not the extension's
     warm_up()
     where = discover.where()
-    nowhere = os.open(os.devnull, os.O_WRONLY)  # for the events of the imports
-    loaded, facts = load(root, spec, nowhere)
+    loaded, facts = load(root, spec, os.open(os.devnull, os.O_WRONLY))  # the events of the imports go nowhere
     for problem in filter(None, [*facts["errors"], facts["cases_problem"]]):
         return Drafts(where, problem)
     ops = facts["ops"]
@@ -119,10 +117,13 @@ def _reaches(value: Any, names: set[str], depth: int, seen: set[int]) -> bool:  
     if not isinstance(code, CodeType):
         return False
     scope, used = getattr(value, "__globals__", {}), set(_names_in(code))
-    # An op is an attribute, `torch.ops.namespace.op` or `_C.op`, also in a function of the same name.
-    if any(name in names for name, is_attribute in used if is_attribute or name not in scope):
+    found = [scope[name] for name, _ in used if name in scope]
+    # An op is an attribute, `torch.ops.namespace.op` or `_C.op`, also in a function of the same name; or a function of
+    # a compiled module that this module imports, under any name.
+    named = {one.__name__ for one in found if isinstance(one, BuiltinFunctionType)}
+    if names & named.union(name for name, is_attribute in used if is_attribute or name not in scope):
         return True
-    others = (scope[name] for name, _ in used if isinstance(scope.get(name), (FunctionType, MethodType, type)))
+    others = (one for one in found if isinstance(one, (FunctionType, MethodType, type)))
     return any(_reaches(other, names, depth - 1, seen) for other in others)
 
 
@@ -242,7 +243,7 @@ def _on_device(
         grad = facts.pop("grad")
         draft = replace(draft, mutates=[] if "::" in op else fact.changed, **facts)
         if draft.lacks_fake_kernel and "::" in op:
-            draft = replace(draft, fake=fake_kernel(process, parameters, candidate, fact))
+            draft = replace(draft, fake=refine.fake_kernel(process, parameters, candidate, fact))
         names = [one.name for at, one in enumerate(parameters) if one.written or at in fact.changed]
         shown = [name if shape is None else f"{name} {shape}" for name, shape in fact.values]
         draft = replace(draft, results=shown, written=[] if shown else names, **_texts(parameters, candidate, grad))
@@ -289,10 +290,6 @@ def _texts(parameters: Sequence[Parameter], candidate: Candidate, grad: Sequence
 
 def main(root: Path, spec: Spec, answer: Path | None) -> int:
     """Write the drafts as JSON to `answer`, or print them; return the exit status."""
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # torch counts GPUs without a context, which a fork cannot use
     text = json.dumps(asdict(draft(root, spec)), indent=1)
-    if answer:
-        answer.write_text(text + "\n", encoding="utf-8")
-    else:
-        sys.stdout.write(text + "\n")
+    (answer or Path("/dev/stdout")).write_text(f"{text}\n", encoding="utf-8")
     return 0

@@ -163,14 +163,16 @@ _MOST_INTEGERS = 64
 
 _INDEX = re.compile(
     r"(^|_)(idx|inds?|indices|index|indexes|ptr|indptr|rowptr|colptr|row|col|rows|cols|labels?|targets?|assign\w*|ids?|"
-    r"batch|batch_\w|perm|cluster|lengths?|seq_?lens?|order|start|seed\w*|argmax|argmin|arg_\w+|edge_index|map(ping)?)"
+    r"batch|batch_\w|perm|cluster|order|start|seed\w*|argmax|argmin|arg_\w+|edge_index|map(ping)?)"
     r"(_\w)?$|index|indices|ptr(_|$)|offsets$"
 )
+#: How much of each row counts: not 0, which few kernels expect, and not more than a row has.
+_LENGTHS = re.compile(r"len(gth)?s?(_\w)?$")
 _BOXES = re.compile(r"box|rois?$|dets?$|proposals?|anchors?|regions?")
 _UNIT = re.compile(r"mask|valid|flags?$|prob|score|alpha|opacit|pseudo|ratio|attn|attention|conf")
 #: Likely ranks of tensors by name; the others start with two dimensions.
 _RANKS = (
-    (re.compile(r"^bias|^scores?$|batch$|^ptr|indptr|rowptr|colptr|lengths?$|seq_?lens?|^row$|^col$|_batch"), 1),
+    (re.compile(r"^bias|^scores?$|batch$|^ptr|indptr|rowptr|colptr|^row$|^col$|_batch"), 1),
     (re.compile(r"image|img|feature_?map|^input$|^inp$|^fmap|grid|^offset$|^mask$|volume"), 4),
 )
 #: Values of a kind, the most likely first.
@@ -215,6 +217,8 @@ def _first_tensor(parameter: str) -> Guess:
     rank = next((rank for pattern, rank in _RANKS if pattern.search(name)), 2)
     if _BOXES.search(name):
         return ("tensor", "float", (SIZE, 5 if "roi" in name else 4), "range")
+    if _LENGTHS.search(name):
+        return ("tensor", "int64", (SIZE,), "ones")
     if _INDEX.search(name):
         return ("tensor", "int64", (SIZE,) * (rank if rank != 4 else 2), "range")
     return ("tensor", "float", (SIZE,) * rank, "rand" if _UNIT.search(name) else "randn")

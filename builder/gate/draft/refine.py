@@ -74,20 +74,16 @@ def _resized(guess: Guess, sizes: dict[int, int], from_end: bool) -> Guess:
         return ("tensors", *(_resized(one, sizes, from_end) for one in guess[1:]))
     if guess[0] != "tensor":
         return guess
-    _, dtype, shape, content = guess
+    shape = guess[2]
     where = [len(shape) - 1 - at if from_end else at for at in range(len(shape))]
-    return (
-        "tensor",
-        dtype,
-        tuple(sizes.get(at, old) if old == SIZE else old for at, old in zip(where, shape)),
-        content,
-    )
+    return (*guess[:2], tuple(sizes.get(at, old) if old == SIZE else old for at, old in zip(where, shape)), guess[3])
 
 
 def facts_about(process: TrialProcess, candidate: Candidate) -> dict[str, Any]:
-    """Return what the case must say besides the inputs: `grad`, `untraced`, `dtypes`."""
+    """Return what the case must say besides the inputs: `grad`, `untraced`, `contiguous_only`, `dtypes`."""
     if not any(map(tensors_of, candidate)):
         return {"grad": [], "untraced": "the op has no tensor argument"}
+    strides = process.call("with_strides", candidate).error
     fake = process.call("fake", candidate, CHECK_SECONDS)
     fails = fake.error
     if "::" not in process.op and not fails:  # a call of a compiled module may accept fake tensors and break them
@@ -105,6 +101,7 @@ def facts_about(process: TrialProcess, candidate: Candidate) -> dict[str, Any]:
     return {
         "grad": process.call("gradient", candidate).fact or [],
         "untraced": shortened(untraced, 300),
+        "contiguous_only": "contiguous" in strides,
         "dtypes": ["float64"] if has_float and not double.error else [],
     }
 

@@ -32,6 +32,7 @@ class OpDraft:
     required: bool = True  # whether the gate finds the op by itself, so that it needs a case
     written: Sequence[str] = ()  # names of the arguments that an op without a result writes to
     fake: str = ""  # Python code that registers the missing fake kernel, or ""
+    contiguous_only: bool = False  # whether it refuses tensors that are not contiguous, and says so
     dtypes: Sequence[str] = ()  # the dtypes of the calls that succeeded besides float32
 
     @property

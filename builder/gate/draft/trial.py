@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
+from types import FunctionType
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from builder.gate.case import Case, Make
 from builder.gate.checks.fake_tensor import fake
 from builder.gate.checks.guard_pages import GuardPages, digest
+from builder.gate.checks.layouts import strided
 from builder.gate.context import (
     CaseError,
     Context,
@@ -152,12 +154,15 @@ class Caller:
         values = self._values(candidate, Make(self._device, getattr(torch, dtype)))
         before = [digest(tensor) for _, tensor in iter_tensors(values)]
         changed: set[int] = set()
-        for at_end in (True, False):
+        for at_end in (True, False) * 3:  # a write past an allocation does not show in each call
             guarded = map_tensors(values, lambda _, one: self._guard.copy(one, at_end=at_end))  # noqa: B023
             with torch.no_grad():
                 result = self._call(guarded)
             after = [(path.position, digest(tensor)) for path, tensor in iter_tensors(guarded)]
             changed |= {position for (position, new), old in zip(after, before) if new != old}
+        compiled = not isinstance(self._function, (FunctionType, torch.nn.Module))
+        if compiled and before and not changed and (result is None or (type(result) is int and result in (0, 1))):
+            raise ValueError("the call changes no argument and returns no tensor, as if its kernel needs a GPU")
         sizes = [one.numel() for one in flatten(result)]
         if max(sizes, default=1) > _MOST_ELEMENTS or not any(sizes or [1]):
             raise ValueError("the result has no elements, or millions: the arguments are not typical")
@@ -185,6 +190,11 @@ class Caller:
         """Call it with fake tensors."""
         with torch.no_grad(), FakeTensorMode(shape_env=ShapeEnv()) as mode:
             self._call(map_tensors(self._values(candidate), lambda _, one: mode.from_tensor(one)))
+
+    def with_strides(self, candidate: Candidate) -> None:
+        """Call it with tensors that are not contiguous."""
+        with torch.no_grad():
+            self._call(map_tensors(self._values(candidate), lambda _, one: strided(one) if one.dim() else one))
 
     def register(self, _candidate: Candidate, code: str) -> None:
         """Execute the code of a fake kernel."""

@@ -5,7 +5,7 @@ import json
 import os
 import secrets
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from builder.gate.outcome import (
     verdict_of,
 )
 from builder.gate.pack import REFERENCES, pack
+from builder.gate.processes.servers import heap_check_environment, plain_environment
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.process import WHEEL_LIMITS, kill_orphans, run, wheel_variables
@@ -157,7 +158,10 @@ def run_packed(
     argv = [str(interpreter), *gate_arguments(str(folder), draft=draft)]
     try:
         # A killed gate cannot clean up: its task directories are removed with the folder.
-        variables = {**wheel_variables(), "HOME": str(scratch), "TMPDIR": str(scratch)}
+        variables: Mapping[str, str] = {**wheel_variables(), "HOME": str(scratch), "TMPDIR": str(scratch)}
+        # A call that writes outside of its memory then ends its process, and a draft tries another one.
+        checked = heap_check_environment(variables) if draft else variables
+        variables = plain_environment(variables) if isinstance(checked, str) else checked
         limits = replace(WHEEL_LIMITS, seconds=seconds)
         status = run(confined(argv, [folder]), log=log, owner=owner, env=variables, limits=limits)
     except BaseException:  # Ctrl-C: the gate's processes have their own sessions and would continue

@@ -15,6 +15,7 @@ from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Drafts, OpD
 from builder.matrix.axes import Cell
 from builder.matrix.config import Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
+from builder.proofs.cells import op_gate
 from builder.store import Store, StoredBuild, work_name
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
@@ -47,6 +48,7 @@ FAKE = '@torch.library.register_fake("toy::add")\ndef _fake_add(x):\n    return 
             replace(ADD, written=["out", "count"], results=[]),
             ["reference=None,  # GAP: the new values of out, count in plain PyTorch"],
         ),
+        (replace(ADD, contiguous_only=True), ["contiguous_only=True"]),
         (replace(ADD, dtypes=["float64"]), ["dtypes=(torch.float32, torch.float64)"]),
         (replace(ADD, op="toy.Layer('sum', 4)"), ["op=\"toy.Layer('sum', 4)\""]),
         (replace(ADD, untraced=LONG), ['\n        not_claimed=untraced("no fake kernel: word', ' …"),\n']),
@@ -98,6 +100,14 @@ def test_the_summary_counts_calls_and_gives_every_reason_and_cure(drafts: list[O
     cell = Cell.parse("torch2.11.0-cu130-cp312")
     text = summary_text(CasesResult("toy", "toy.whl", cell, Drafts({}, drafts=drafts), Path("cases.py")))
     assert [one for one in says if one not in text] == []
+
+
+def test_a_call_of_a_draft_cannot_write_outside_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """glibc ends the process of such a call, so the draft tries another one."""
+    given: dict[str, str] = {}
+    monkeypatch.setattr(op_gate, "run", lambda _, **options: given.update(options["env"]) or 0)
+    op_gate.run_packed(Path("python"), tmp_path, log=tmp_path / "log", owner="", draft=True)
+    assert (given["MALLOC_CHECK_"], given["HOME"]) == ("3", str(tmp_path / "tmp"))
 
 
 def a_project(folder: Path) -> Path:
