@@ -19,6 +19,7 @@ from typing import NamedTuple
 from builder.confinement import confined
 from builder.diagnosis.known_errors import knowledge
 from builder.diagnosis.rewrite import matches
+from builder.diagnosis.target_version import NATIVE
 from builder.errors import MissingToolError, UsageError
 from builder.gate.amounts import counted
 from builder.gate.system.process_end import demangle
@@ -32,11 +33,12 @@ from builder.wheels.sccache.launchers.server import CacheSettings
 from builder.wheels.sources.prepare import prepare_source, project_folder
 from builder.wheels.toolchain.machine import find_python
 from builder.wheels.upstream import torch_headers
+from builder.wheels.variables import shell_variables
 
-#: Options of nvcc that choose what is made, or write line numbers into it; those in `value` have a value.
+#: Options that choose what is made, or write line numbers into it: those with a value, and the others.
 _VALUE = re.compile(
-    r"-(?:o|MF|MT|MQ|ccbin|std|arch|code|gencode)|--(?:compiler-bindir|output-file|std|gpu-architecture|gpu-code|generate-code"
-    r"|dependency-output|dependency-target-name)"
+    r"-(?:o|MF|MT|MQ|ccbin|std|arch|code|gencode)|--(?:compiler-bindir|output-file|std|gpu-architecture|gpu-code"
+    r"|generate-code|dependency-output|dependency-target-name)"
 )
 _FLAG = re.compile(
     r"-(?:c|dc|dw|MD|MMD|MP|g|G|lineinfo)|--(?:compile|device-c|device-w|debug|device-debug|generate-line-info"
@@ -138,6 +140,8 @@ def _compare(job: CompileJob, changed: Sequence[str], sources: Path, folder: Pat
     for name in changed:
         _align(old / name, new / name)
     calls = dict(_calls(job, new))
+    if not calls:
+        found.unknown = dict.fromkeys((name for name in changed if name.endswith(NATIVE)), "its compile was not seen")
     if not any(name.endswith(_HEADERS) for name in changed):
         calls = {name: call for name, call in calls.items() if name in changed}
     if not calls:
@@ -226,13 +230,12 @@ def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence
     folder = tree / call.folder.relative_to(call.root) if call.folder.is_relative_to(call.root) else tree
     folder.mkdir(parents=True, exist_ok=True)
     (log := out / "log").write_bytes(b"")
-    variables = {**os.environ, "TMPDIR": str(out)}
+    variables = {**shell_variables(os.environ), "TMPDIR": str(out)}
     status = run(confined([compiler, *argv], [out]), log=log, owner=job.owner, cwd=folder, env=variables)
     if status:
         error = _ERROR.search(log.read_bytes())
         return error[1].decode(errors="replace").strip() if error else f"{compiler} failed (exit status {status})"
-    ptx = "".join(_text(path) for path in out.glob("*.ptx"))
-    ptx = re.sub(r"(?m)^//.*\n", "", ptx)
+    ptx = re.sub(r"(?m)^//.*\n", "", "".join(_text(path) for path in out.glob("*.ptx")))
     gpu = {each[1]: each[0] for each in _IN_PTX.finditer(ptx)} | {"": _IN_PTX.sub("", ptx)}
     return _Code(gpu, dict(_functions(_text(out / "made.s"), tree)))
 
