@@ -230,7 +230,7 @@ def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence
     folder = tree / call.folder.relative_to(call.root) if call.folder.is_relative_to(call.root) else tree
     folder.mkdir(parents=True, exist_ok=True)
     (log := out / "log").write_bytes(b"")
-    variables = {**shell_variables(os.environ), "TMPDIR": str(out)}
+    variables = {**shell_variables(os.environ), **job.recipe.env, "TMPDIR": str(out)}
     status = run(confined([compiler, *argv], [out]), log=log, owner=job.owner, cwd=folder, env=variables)
     if status:
         error = _ERROR.search(log.read_bytes())
