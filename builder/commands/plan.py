@@ -88,8 +88,7 @@ def plan_to_json(plan: Plan) -> str:
 
 def _lines(items: Iterable[dict[str, Any]]) -> str:
     """Return the inside of a JSON list, one line for each item, so that `diff` shows which item changed."""
-    encode = json.JSONEncoder(ensure_ascii=False).encode
-    return ",".join("\n" + encode(item) for item in items)
+    return ",".join("\n" + json.dumps(item, ensure_ascii=False) for item in items)
 
 
 def plan_text(plan: Plan, *, explain: bool, hint: str = "") -> str:

@@ -148,8 +148,7 @@ def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, *, is_set
 
 def _options(module: ast.Module) -> Iterator[str]:
     """Options that a module looks for in `sys.argv`: by comparison, by `startswith`, by `remove`, or by argparse."""
-    names = {_last_name(node) for node in ast.walk(module)}
-    if not names & {"argv", "parse_known_args"}:
+    if not {_last_name(node) for node in ast.walk(module)} & {"argv", "parse_known_args"}:
         return
     for node in ast.walk(module):
         candidates: list[ast.expr] = []

@@ -38,8 +38,7 @@ def registry_and_path(image: str) -> tuple[str, str]:
         registry = _DOCKER_HUB
     if registry == _DOCKER_HUB and "/" not in path:
         path = f"library/{path}"
-    tag = "" if ":" in path or digest else ":latest"
-    return registry, f"{path}{tag}{at}{digest}"
+    return registry, f"{path}{'' if ':' in path or digest else ':latest'}{at}{digest}"
 
 
 def located(image: str, mirrors: Mapping[str, str]) -> str:

@@ -45,8 +45,7 @@ class Document:
 
     def where(self, key: Sequence[str | int]) -> str:
         """Return the position of a key, or of the nearest key around it, as text: `matrix.yaml:12:5`."""
-        position = self.positions.get(self.nearest_key(key))
-        return ":".join([str(self.path), *map(str, position or ())])
+        return ":".join([str(self.path), *map(str, self.positions.get(self.nearest_key(key)) or ())])
 
 
 def read_document(path: Path) -> Document:

@@ -486,11 +486,7 @@ def test_nginx_serves_the_folder(nginx: Path, mirror: Path, tmp_path: Path, env:
     with nginx_with(nginx, tmp_path / "nginx", config) as url, httpx2.Client(base_url=url) as client:
         installs(f"{url}/cu130/", tmp_path / "a", env, "my_ext==1.0+cu130")
         for page in ("/simple/", "/cu130/my-ext/"):
-            for accept, kind in (
-                (JSON, JSON),
-                (f"{JSON}, text/html;q=0.1", JSON),
-                (BROWSER, "text/html"),
-            ):
+            for accept, kind in ((JSON, JSON), (f"{JSON}, text/html;q=0.1", JSON), (BROWSER, "text/html")):
                 answer = client.get(page, headers={"accept": accept})
                 assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
                 assert (answer.headers["vary"], answer.headers["cache-control"]) == ("Accept", "max-age=10")

@@ -53,6 +53,8 @@ _SET = {"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS"}
 _LOADER = "LD_LIBRARY_PATH"
 #: Always in the environment of a build.
 _INSTALLED = {"torch", "ninja", "setuptools", "wheel", "pip", "numpy"}
+#: Versions of numpy with wheels for Python 3.12; 1.26.0 is the first.
+_NUMPY = [f"{part}.{n}" for part in ("1.26", *(f"2.{minor}" for minor in range(20))) for n in range(9)]
 #: A requirement of one version, and the projects of which each version is for one torch.
 _PINNED = re.compile(r"===?[^,*]+")
 _OF_ONE_TORCH = {"torch", "torchvision", "torchaudio"}
@@ -247,6 +249,11 @@ def _add_requirements(draft: Draft, packages: _Packages, stated: Metadata) -> No
         needed += [each.name for name, each in pinned.items() if name != "torch" and not each.marker]
         reasons.append(f"the metadata pins {and_list(old)}")
         ends.append("its other pins are of that environment, and any version is accepted instead")
+    for each in stated.requires:
+        if each.name == "numpy" and not any(each.specifier.filter(_NUMPY)) and not old:
+            needed.append("numpy")
+            reasons.append(f"no Python from 3.12 on can install {each}")
+            ends.append("any version is accepted instead")
     if missing := undeclared(packages.imported - {"torch"}, stated.requires):
         needed += missing.values()
         reasons.append(f"the package imports {and_list(missing)}, which its metadata does not require")

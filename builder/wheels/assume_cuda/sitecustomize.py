@@ -28,8 +28,7 @@ def _capabilities() -> list[tuple[int, int]]:
 
 def _is_available() -> bool:
     """True. From then on `.cuda()` leaves a tensor on the CPU: SparseConvNet tries a product before it compiles."""
-    if tensor := vars(sys.modules["torch"]).get("Tensor"):
-        tensor.cuda = lambda self, *_, **__: self
+    vars(sys.modules["torch"]).get("Tensor", SimpleNamespace()).cuda = lambda self, *_, **__: self
     return True
 
 
@@ -40,8 +39,7 @@ def _answer_as_with_gpus(module: ModuleType) -> None:
 
     def properties(device: object = None) -> SimpleNamespace:
         index = device if isinstance(device, str) else getattr(device, "index", device)
-        digits = re.sub(r"\D", "", str(index or 0))
-        major, minor = capabilities[int(digits or 0)]
+        major, minor = capabilities[int(re.sub(r"\D", "", str(index or 0)) or 0)]
         name = f"NVIDIA GPU of compute capability {major}.{minor}"
         return SimpleNamespace(
             name=name, major=major, minor=minor, total_memory=_MEMORY, multi_processor_count=_MULTIPROCESSORS

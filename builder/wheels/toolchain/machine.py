@@ -62,8 +62,7 @@ def _candidates(python: Python) -> Iterator[Path]:
         yield Path(getattr(sys, "_base_executable", sys.executable))
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     if root.is_dir():
-        suffix = "t" if python.free_threaded else ""
-        named = re.compile(rf"{re.escape(python.series)}\.(\d+){suffix}")
+        named = re.compile(rf"{re.escape(python.series)}\.(\d+){'t' * python.free_threaded}")
         found = [(int(m[1]), folder) for folder in root.iterdir() if (m := named.fullmatch(folder.name))]
         for _, folder in sorted(found, reverse=True):
             yield folder / "bin" / "python"

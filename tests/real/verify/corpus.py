@@ -300,12 +300,8 @@ _TABLE: dict[Check, dict[str, tuple[str, Wheel, *tuple[str, ...]]]] = {
         "a file changed after the build": ("ops/__init__.py differs from its hash", Wheel(after=_changed)),
         "a file lost": ("the wheel lacks ops/__init__.py", Wheel(after=_lost)),
     },
-    Check.PAYLOAD: {
-        "no library": ("contains no library", Wheel(libs={})),
-    },
-    Check.GRAFTED: {
-        "libtorch_cpu inside": ("contains ops.libs/libtorch_cpu.so", _with("ops.libs/libtorch_cpu.so")),
-    },
+    Check.PAYLOAD: {"no library": ("contains no library", Wheel(libs={}))},
+    Check.GRAFTED: {"libtorch_cpu inside": ("contains ops.libs/libtorch_cpu.so", _with("ops.libs/libtorch_cpu.so"))},
     Check.LOADER: {
         "executable stack": ("needs an executable stack", with_lib(Lib(flags=("-Wl,-z,execstack",)))),
         "text relocations": (

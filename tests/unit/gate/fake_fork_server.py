@@ -23,13 +23,7 @@ from builder.gate.system.nvidia import PROCESSES
 def ready(ops: list[str]) -> dict[str, Any]:
     if ops == ["raises"]:
         error = "import toy raises ImportError"
-        return {
-            "imported": False,
-            "cases": [],
-            "ops": [],
-            "errors": [error],
-            "libraries": [],
-        }
+        return {"imported": False, "cases": [], "ops": [], "errors": [error], "libraries": []}
     cases = [
         {"number": i, "op": op, "name": "plain", "devices": ["cpu", "cuda"] if "gpu" in op else ["cpu"]}
         for i, op in enumerate(ops)

@@ -33,10 +33,7 @@ def test_a_table_says_where_it_was_made() -> None:
     ]
     with_gpus = table("x", answer(gpus=[H100, {"name": "NVIDIA L4"}])).splitlines()
     assert with_gpus[1].endswith("x86_64")
-    assert with_gpus[2:4] == [
-        "GPU 0: NVIDIA H100 80GB HBM3, sm_90, driver 580.65.06",
-        "GPU 1: NVIDIA L4",
-    ]
+    assert with_gpus[2:4] == ["GPU 0: NVIDIA H100 80GB HBM3, sm_90, driver 580.65.06", "GPU 1: NVIDIA L4"]
 
 
 def test_each_op_has_a_line_with_the_counts_of_its_checks() -> None:

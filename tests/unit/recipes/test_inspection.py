@@ -179,11 +179,7 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
             "project": '[build-system]\nrequires = ["scikit-build-core>=0.8", "torch<2.8"]\n'
             f'build-backend = "scikit_build_core.build"\n{PROJECT}license = "MIT"\nrequires-python = ">=3.9"\n',
         },
-        {
-            "build_requires": ["cmake", "scikit-build-core>=0.8"],
-            "python": ">=3.9",
-            "override_architectures": True,
-        },
+        {"build_requires": ["cmake", "scikit-build-core>=0.8"], "python": ">=3.9", "override_architectures": True},
         ["CMake sets GPU architectures by hand"],
     ),
     # package_dir names the folder of the package; CMake runs in a shell.
@@ -193,10 +189,10 @@ SOURCES: dict[str, tuple[dict[str, str | None], dict[str, object], list[str]]] =
             "try:\n    import optional\nexcept ImportError:\n    pass\n",
             "small_ops/shapes.py": "import cv2, einops, numpy\ndef f():\n    import scipy\n",
             "small_ops/unused.py": "import pandas\n",
-            "setup": script(more=', install_requires=["einops>=0.6"]'),
+            "setup": script(more=', install_requires=["einops>=0.6", "numpy<1.20"]'),  # torch-points-kernels 0.7.0
         },
         {"requires": ["numpy", "opencv-python-headless"], "needs_first": None},
-        [],
+        ["no Python from 3.12 on can install numpy<1.20"],
     ),
     "a package whose import imports no torch": (
         {"package": "from small_ops._C import run\n", "small_ops/train.py": "import torch\n"},
