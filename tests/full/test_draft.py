@@ -112,26 +112,17 @@ def test_a_message_that_asks_for_cuda(gate_python: Callable[[str], Path]) -> Non
     [
         ("f(Tensor x) -> Tensor", "lambda x: x.exp()", "torch.empty_like(x)"),
         ("f(Tensor x) -> Tensor", "lambda x: x.exp().contiguous()", "x.new_empty(x.shape)"),
-        (
-            "f(Tensor x, Tensor y) -> Tensor[]",
-            "lambda x, y: [x * y, x.reshape(-1, x.size(-1)).sum(0)]",
-            "[torch.empty_like(x), x.new_empty((x.shape[-1],))]",
-        ),
-        (
-            "f(Tensor x, Tensor y) -> (Tensor, Tensor)",
-            "lambda x, y: (x.mm(y), x.mm(y).argmax(1))",
-            "x.new_empty((x.shape[0], y.shape[1])), x.new_empty((x.shape[0],), dtype=torch.int64)",
-        ),
-        (
-            "f(Tensor x, int count=3) -> Tensor",
-            "lambda x, count=3: x.new_ones(count, x.shape[1] + 1)",
-            "x.new_empty((count, x.shape[1] + 1))",
-        ),
+        ("f(Tensor x, Tensor y) -> Tensor[]", "lambda x, y: [x * y, x.reshape(-1, x.size(-1)).sum(0)]",
+         "[torch.empty_like(x), x.new_empty((x.shape[-1],))]"),
+        ("f(Tensor x, Tensor y) -> (Tensor, Tensor)", "lambda x, y: (x.mm(y), x.mm(y).argmax(1))",
+         "x.new_empty((x.shape[0], y.shape[1])), x.new_empty((x.shape[0],), dtype=torch.int64)"),
+        ("f(Tensor x, int count=3) -> Tensor", "lambda x, count=3: x.new_ones(count, x.shape[1] + 1)",
+         "x.new_empty((count, x.shape[1] + 1))"),
         ("f(Tensor x) -> Tensor", "lambda x: x[x > 0]", ""),
         ("f(Tensor x) -> Tensor", "lambda x: x.repeat(2, 1)", ""),
     ],
     ids=["strides", "contiguous", "ranks", "several", "number", "contents", "multiple"],
-)
+)  # fmt: skip
 def test_the_fake_kernel_follows_from_the_shapes_of_several_calls(
     gate_python: Callable[[str], Path], schema: str, kernel: str, returned: str
 ) -> None:
@@ -200,7 +191,6 @@ def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel
         ("f(Tensor x) -> Tensor", "lambda x: only(x, x.shape[1:] == (4, 2), '')", CALLED, "contiguous_only=False"),
         ("f(Tensor x, Tensor x_lens) -> Tensor", "lambda x, n: only(x, n.min() > 0, '')", CALLED, "torch.ones("),
         ("f(Tensor x) -> Tensor", "lambda x: only(x, x.dim() == 3, 'NVIDIA driver')", CALLED, "make.randn(5, 3, 6"),
-        ("f(Tensor x) -> Tensor", "lambda x: only(x, False, 'NVIDIA driver')", CUDA_ONLY, "NVIDIA driver"),
     ],
 )  # fmt: skip
 def test_what_a_call_shows(gate_python: Callable[[str], Path], schema: str, kernel: str, state: str, says: str) -> None:

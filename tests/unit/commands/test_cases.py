@@ -48,8 +48,7 @@ FAKE = '@torch.library.register_fake("toy::add")\ndef _fake_add(x):\n    return 
             replace(ADD, written=["out", "count"], results=[]),
             ["reference=None,  # GAP: the new values of out, count in plain PyTorch"],
         ),
-        (replace(ADD, contiguous_only=True), ["contiguous_only=True"]),
-        (replace(ADD, dtypes=["float64"]), ["dtypes=(torch.float32, torch.float64)"]),
+        (replace(ADD, contiguous_only=True, dtypes=["float64"]), ["contiguous_only=True", "torch.float64)"]),
         (replace(ADD, op="toy.Layer('sum', 4)"), ["op=\"toy.Layer('sum', 4)\""]),
         (replace(ADD, untraced=LONG), ['\n        not_claimed=untraced("no fake kernel: word', ' …"),\n']),
         (UNKNOWN, ["CASES = []", "NOT_CLAIMED = {", "Write a Case for each op of NOT_CLAIMED"]),
@@ -103,7 +102,6 @@ def test_the_summary_counts_calls_and_gives_every_reason_and_cure(drafts: list[O
 
 
 def test_a_call_of_a_draft_cannot_write_outside_of_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """glibc ends the process of such a call, so the draft tries another one."""
     given: dict[str, str] = {}
     monkeypatch.setattr(op_gate, "run", lambda _, **options: given.update(options["env"]) or 0)
     op_gate.run_packed(Path("python"), tmp_path, log=tmp_path / "log", owner="", draft=True)
