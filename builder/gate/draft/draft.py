@@ -247,7 +247,11 @@ def _on_device(
         names = [one.name for at, one in enumerate(parameters) if one.written or at in fact.changed]
         shown = [name if shape is None else f"{name} {shape}" for name, shape in fact.values]
         draft = replace(draft, results=shown, written=[] if shown else names, **_texts(parameters, candidate, grad))
-        return draft, (process.call("calls_inside", candidate, ops=others).fact or () if others else ())
+        inside: Sequence[Recorded] = process.call("calls_inside", candidate, ops=others).fact or () if others else ()
+        compiled = [one.op for one in inside if refine.of_compiled_module(one.op)]
+        if compiled and not draft.untraced:
+            draft = replace(draft, untraced=f"torch cannot trace {compiled[0]}, a function of a compiled module")
+        return draft, inside
     finally:
         process.close()
 
@@ -284,12 +288,10 @@ def _texts(parameters: Sequence[Parameter], candidate: Candidate, grad: Sequence
     for at, (one, guess) in enumerate(zip(parameters, candidate)):
         left = guess == ("omitted",) or (usual[at] and (one.keyword or at > last))
         texts.append(OMITTED if left else source(guess, grad=at in grad))
-    given, named = split(parameters, texts)
-    return {"arguments": given, "kwargs": named}
+    return dict(zip(("arguments", "kwargs"), split(parameters, texts)))
 
 
 def main(root: Path, spec: Spec, answer: Path | None) -> int:
     """Write the drafts as JSON to `answer`, or print them; return the exit status."""
-    text = json.dumps(asdict(draft(root, spec)), indent=1)
-    (answer or Path("/dev/stdout")).write_text(f"{text}\n", encoding="utf-8")
+    (answer or Path("/dev/stdout")).write_text(json.dumps(asdict(draft(root, spec)), indent=1) + "\n", encoding="utf-8")
     return 0

@@ -7,7 +7,6 @@ op, so the changes of these arguments are tried first.
 from __future__ import annotations
 
 import heapq
-import itertools
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -21,8 +20,8 @@ from builder.gate.torch_limits import NO_GPU
 SECONDS, CALLS = 20.0, 500
 #: The number of calls while nothing is known about how other ops call this one.
 FEW_CALLS = 60
-#: Shapes that all floating-point tensors get before one tensor is changed; the last ones are points and corners.
-_SHAPES_OF_ALL = (*((SIZE,) * rank for rank in (3, 4, 1, 5)), (SIZE, SIZE, 3), (SIZE, SIZE, 2))
+#: Shapes that all floating-point tensors get before one tensor is changed: then those of points, corners, one picture.
+_SHAPES_OF_ALL = (*((SIZE,) * rank for rank in (3, 4, 1, 5)), (4, 4, 3), (4, 4, 2), (1, 4, 4, 4), (1, 4, 4, 4, 4))
 #: Costs of ranks that few ops take.
 _RANKS = {0: 1.5, 5: 0.6, 6: 1.5}
 
@@ -67,7 +66,6 @@ def search(
         for shape in _SHAPES_OF_ALL
     )
     known = [*starts, first, *alike]
-    order = itertools.count()
     queue: list[tuple[float, int, Candidate]] = []
     seen, told = set(known), set[str]()
     deadline, calls = time.monotonic() + SECONDS, 0
@@ -94,7 +92,7 @@ def search(
                 changed = (*candidate[:at], guess, *candidate[at + 1 :])
                 if changed not in seen:
                     seen.add(changed)
-                    heapq.heappush(queue, (cost + 1.0 + named + more, next(order), changed))
+                    heapq.heappush(queue, (cost + 1.0 + named + more, len(seen), changed))
     return first, Trial(without_gpu or last), calls
 
 
