@@ -167,6 +167,13 @@ def run(*argv: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = Non
     return Ran(program.returncode, out, err)
 
 
+def git(folder: Path, *words: str) -> str:
+    """What git prints in this folder; its commits have an author."""
+    options = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always")
+    done = subprocess.run(["git", "-C", folder, *options, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_sync() -> Iterator[None]:
     """No test outlives a loss of power; to sync thousands of small files takes minutes."""

@@ -24,6 +24,7 @@ from builder.publish.results import BuildResult
 from builder.recipes.project_files import Draft
 from builder.store import StoredBuild
 from builder.wheelfile.facts import read_facts
+from tests.conftest import git
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
 from tests.refused import refused
 from tests.unit.loopback import PYTHON, pure_wheel
@@ -127,10 +128,8 @@ def sources(tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def git_repository(folder: Path, *, files: bool = True) -> str:
     """Make a folder a repository with one commit, of its files or of none; returns the short hash."""
     for words in (["init", "-q"], *([["add", "."]] if files else []), ["commit", "-q", "--allow-empty", "-m", "x"]):
-        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@example.org", *words], cwd=folder, check=True)
-    return subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout.strip()
+        git(folder, *words)
+    return git(folder, "rev-parse", "--short", "HEAD")
 
 
 CALL = "import subprocess, sys\nsubprocess.{}([sys.executable, '-m', 'pip', *{!r}])\n"
@@ -191,12 +190,9 @@ def test_a_submodule_behind_ssh(sources: Sources, tmp_path: Path, monkeypatch: p
     folder, library = sources.write(), tmp_path / "lib"
     library.mkdir()
     git_repository(library)
-    for words in (
-        ["init", "-q", "-b", "main"],
-        ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third_party/lib"],
-        ["config", "-f", ".gitmodules", "submodule.third_party/lib.url", "git@git.invalid:org/lib.git"],
-    ):
-        subprocess.run(["git", *words], cwd=folder, check=True)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "submodule", "--quiet", "add", str(library), "third_party/lib")
+    git(folder, "config", "-f", ".gitmodules", "submodule.third_party/lib.url", "git@git.invalid:org/lib.git")
     git_repository(folder)
     with pytest.raises(BuildfarmError) as caught:
         add(sources.project, f"{folder.as_uri()}@main")

@@ -25,7 +25,6 @@ from builder.publish.index.new_wheel import proofs_beside
 from builder.publish.runs.history import runs
 from builder.store import Store
 from tests.conftest import BUILDFARM, PATIENCE, owned, wait_until
-from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
 from tests.unit.canned_gate import can_gate
 from tests.unit.loopback import PYTHON
@@ -68,11 +67,6 @@ class Workspace:
     @property
     def store(self) -> Path:
         return self.root / "store"
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return torch_libraries(tmp_path_factory.mktemp("torch-lib"))
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,25 +125,23 @@ def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int)
     wait_until(lambda: not any(map(is_running, below)), lambda: f"the end of {below}")
 
 
-SPEC = Spec("sample_correct", ["sample_correct"], libraries={"libkernels": ["CPU", "CUDA"]}, jobs=2)
-#: A check for each way to call an op: directly, traced, on fake CUDA tensors, compiled, and on CUDA.
-CHECKS = ["values", "opcheck", "fake", "export", "compile", "gpu-values"]
-#: Each check forks for it. To compile every other op too takes longer, and shows no more.
-ONE_OP = '\nCASES = [each for each in CASES if each.op == "sample_correct::multiply"]\n'
-#: It prints whether torch finds a GPU through NVML, and without it.
-_FIND = "import torch; print(torch.cuda.is_available(), torch._C._cuda_getDeviceCount())"
-
-
 def test_the_fork_server_initialises_no_cuda(store: Path, tmp_path: Path) -> None:
     """Before a fork, one call that initialises CUDA is enough to make CUDA unusable in each check."""
     wheel = build_wheel(tmp_path, "sample_correct")
     python = make_environment(store, tmp_path / "environment", "2.11.0", "3.12", [wheel])
     driver = fake_driver(tmp_path)
-    found = run(python, "-c", _FIND, env={**driver.env, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"})
+    # Whether torch finds a GPU through NVML, and without it.
+    find = "import torch; print(torch.cuda.is_available(), torch._C._cuda_getDeviceCount())"
+    found = run(python, "-c", find, env={**driver.env, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"})
     assert (found.out, len(driver.calls())) == ("True 0\n", 1), f"torch does not use the fake driver: {found.all}"
     driver.log.unlink()
-    spec = replace(SPEC, checks=CHECKS)
-    (one_op := tmp_path / "cases.py").write_text(cases("correct").read_text() + ONE_OP)
+    # A check for each way to call an op: directly, traced, on fake CUDA tensors, compiled, and on CUDA.
+    checks = ["values", "opcheck", "fake", "export", "compile", "gpu-values"]
+    libraries = {"libkernels": ["CPU", "CUDA"]}
+    spec = Spec("sample_correct", ["sample_correct"], libraries=libraries, jobs=2, checks=checks)
+    # Each check forks for it. To compile every other op too takes longer, and shows no more.
+    only = '\nCASES = [each for each in CASES if each.op == "sample_correct::multiply"]\n'
+    (one_op := tmp_path / "cases.py").write_text(cases("correct").read_text() + only)
     beside = run_gate(pack_gate(python, tmp_path / "beside", spec, one_op, gpus=True), driver.env)
     # torch stores the count, so no fork of a process that has counted calls the driver.
     forks = Counter(parent for _, parent in driver.calls())

@@ -35,7 +35,7 @@ from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.machine import Interpreter, find_python
 from builder.wheels.toolchain.uv import MachineFaultError, UvRun
 from tests.conftest import PATIENCE, wait_until
-from tests.fixtures.compiled import compiled, torch_libraries
+from tests.fixtures.compiled import compiled
 from tests.unit import loopback
 from tests.unit.canned_gate import VERDICTS, answer, can_gate
 from tests.unit.loopback import PYTHON
@@ -51,11 +51,6 @@ GATED = {str(check): str(verdict) for check, verdict in VERDICTS.items()}
 NOTHING = dict.fromkeys(GATED, "not run")
 
 Prove = Callable[..., dict[tuple[Cell | None, Check], Proof]]
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return torch_libraries(tmp_path_factory.mktemp("torch-lib"))
 
 
 @pytest.fixture

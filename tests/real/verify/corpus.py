@@ -213,11 +213,6 @@ def _with(path: str, library: Lib | None = None) -> Wheel:
     return Wheel(libs={**Wheel().libs, path: library or Lib("int x;", links=(), gpu=None)})
 
 
-def _gpu(*code: tuple[int, int, int]) -> Wheel:
-    """The sound wheel with this GPU code."""
-    return with_lib(Lib(gpu=code))
-
-
 #: By check: what the sentence says, the wheel, and options of `verify`.
 _TABLE: dict[Check, dict[str, tuple[str, Wheel, *tuple[str, ...]]]] = {
     Check.LINKAGE: {
@@ -320,7 +315,11 @@ _TABLE: dict[Check, dict[str, tuple[str, Wheel, *tuple[str, ...]]]] = {
         ),
     },
     Check.GPUS: {
-        "no code for a new GPU": ("B200 (10.0) cannot run ops/_C.cpython-312", _gpu((SASS, 80, 0)), "--gpu", "B200"),
+        "no code for a new GPU": (
+            "B200 (10.0) cannot run ops/_C.cpython-312",
+            with_lib(Lib(gpu=((SASS, 80, 0),))),
+            *("--gpu", "B200"),
+        ),
         "driver too old for the CUDA": ("550 is too old for the CUDA of the wheel", Wheel(), "--driver", "550"),
         "driver too old for the PTX": (
             "driver 580 cannot compile the PTX (compute_80)",

@@ -16,7 +16,7 @@ from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store
 from builder.wheelfile.archive import WheelFile
 from tests.real.verify.corpus import FAULTS, NATIVE, SASS, SOUND, Fault, Lib, Wheel, inventory, with_lib, with_op
-from tests.unit.loopback import only, pure_wheel, served
+from tests.unit.loopback import PackageIndex, pure_wheel
 
 
 def run(store: Path, *words: object) -> Result:
@@ -152,12 +152,7 @@ def test_failure_names_the_largest_libraries_and_their_architectures(stubs: Path
     assert reason.index("ops/_large.so") < reason.index("ops/_C.")
 
 
-TORCH_TAG = "cp312-cp312-manylinux_2_28_x86_64"
 CUDA_13 = "__version__ = '2.11.0+cu130'\ncuda: str = '13.0'\n"
-
-
-def invoked(wheel: Path, store: Path, *options: str) -> Result:
-    return CliRunner().invoke(app, ["verify", str(wheel), "--store", str(store), *options])
 
 
 def raised(done: Result) -> Code:
@@ -170,7 +165,7 @@ def torch_wheel(folder: Path, libraries: Path, version_file: str = CUDA_13) -> P
     files: dict[str, str | bytes] = {f"torch/lib/{file.name}": file.read_bytes() for file in libraries.glob("lib*.so")}
     files |= {"torch/lib/libcudnn.so.9": b"not read", "torch/lib/libcudart.so.13": b"not read"}
     files |= {"torch/version.py": version_file}
-    return pure_wheel(folder, "torch", "2.11.0", files, tag=TORCH_TAG)
+    return pure_wheel(folder, "torch", "2.11.0", files, tag="cp312-cp312-manylinux_2_28_x86_64")
 
 
 def read(wheel: Path) -> tuple[Release, SymbolTable]:
@@ -187,41 +182,35 @@ def test_inventory_of_a_wheel_file(stubs: Path, tmp_path: Path) -> None:
     assert table.cxx11
 
 
-def test_verify_reads_the_symbols_that_it_lacks(stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_reads_the_symbols_that_it_lacks(stubs: Path, tmp_path: Path, index: PackageIndex) -> None:
     """Of the torch that a wheel is pinned to and of the one that the user names, once; the torch wheel is not kept."""
-    torch_wheel(tmp_path / "default", stubs)
+    torch_wheel(index.root / "default", stubs)
     wheel, store = Wheel(requires=("torch==2.11.*",)).write(tmp_path, stubs), tmp_path / "store"
-    with served(tmp_path) as index:
-        only(index, tmp_path / "uv", monkeypatch)
-        done = invoked(wheel, store)
-        assert "and read which symbols it defines" in done.stderr
-        assert "links with torch 2.11" in done.stdout
-        assert done.exit_code == Exit.OK
-        assert not list(store.rglob("torch-*.whl"))
-        index.requested.clear()
-        assert invoked(wheel, store, "--torch", "2.11").exit_code == Exit.OK
-        assert index.requested == []
+    done = run(store, wheel)
+    assert "and read which symbols it defines" in done.stderr
+    assert "links with torch 2.11" in done.stdout
+    assert done.exit_code == Exit.OK
+    assert not list(store.rglob("torch-*.whl"))
+    index.requested.clear()
+    assert run(store, wheel, "--torch", "2.11").exit_code == Exit.OK
+    assert index.requested == []
 
-        unpinned = invoked(Wheel(requires=("torch>=2.6",)).write(tmp_path / "other", stubs), tmp_path / "empty")
-        assert "not run" in unpinned.stdout
-        assert "`buildfarm verify` with `--torch SERIES` reads them" in " ".join(unpinned.stdout.split())
+    unpinned = run(tmp_path / "empty", Wheel(requires=("torch>=2.6",)).write(tmp_path / "other", stubs))
+    assert "not run" in unpinned.stdout
+    assert "`buildfarm verify` with `--torch SERIES` reads them" in " ".join(unpinned.stdout.split())
 
 
-def test_an_index_without_the_torch_that_verify_needs(
-    stubs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_without_the_torch_that_verify_needs(stubs: Path, tmp_path: Path, index: PackageIndex) -> None:
     """That is an error only if the user names the torch."""
     wheel, store = Wheel(requires=("torch==2.11.*",)).write(tmp_path, stubs), tmp_path / "store"
-    with served(tmp_path) as index:
-        only(index, tmp_path / "uv", monkeypatch)
-        done = invoked(wheel, store)
-        assert "the symbols of torch 2.11.0 could not be read" in " ".join(done.stderr.split())
-        assert "not run" in done.stdout
-        assert done.exit_code == Exit.OK
-        assert raised(invoked(wheel, store, "--torch", "2.11")) is Code.PACKAGE_NOT_FOUND
-        # An index that sends another release than it lists.
-        torch_wheel(tmp_path / "default", stubs, CUDA_13.replace("13.0", "13.2"))
-        assert raised(invoked(wheel, store, "--torch", "2.11")) is Code.SOURCE_DIFFERS
+    done = run(store, wheel)
+    assert "the symbols of torch 2.11.0 could not be read" in " ".join(done.stderr.split())
+    assert "not run" in done.stdout
+    assert done.exit_code == Exit.OK
+    assert raised(run(store, wheel, "--torch", "2.11")) is Code.PACKAGE_NOT_FOUND
+    # An index that sends another release than it lists.
+    torch_wheel(index.root / "default", stubs, CUDA_13.replace("13.0", "13.2"))
+    assert raised(run(store, wheel, "--torch", "2.11")) is Code.SOURCE_DIFFERS
 
 
 @pytest.mark.parametrize(
@@ -249,7 +238,7 @@ def test_copied_folder_of_inventories_is_used(store: Path, stubs: Path, tmp_path
     """A machine without network gets the inventories so."""
     shutil.copytree(store / "inventories", tmp_path / "other" / "inventories")
     wheel = Wheel().write(tmp_path, stubs)
-    outputs = [invoked(wheel, place).stdout for place in (store, tmp_path / "other")]
+    outputs = [run(place, wheel).stdout for place in (store, tmp_path / "other")]
     assert outputs[0] == outputs[1]
     assert "links with torch" in outputs[0]
 

@@ -23,7 +23,6 @@ from tests.unit.loopback import PYTHON
 
 pytestmark = pytest.mark.usefixtures("fresh_eyes")
 
-RELEASE = "https://github.com/astral-sh/python-build-standalone/releases/download"
 NAME = f"cpython-{platform.python_version()}+20260101-install_only.tar.gz"
 
 
@@ -74,7 +73,7 @@ def offered(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "minor": int(minor),
         "patch": int(patch),
         "prerelease": "",
-        "url": f"{RELEASE}/20260101/{NAME}",
+        "url": f"https://github.com/astral-sh/python-build-standalone/releases/download/20260101/{NAME}",
         "sha256": hashlib.sha256(archive.read_bytes()).hexdigest(),
         "variant": None,
         "build": "20260101",

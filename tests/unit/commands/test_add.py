@@ -1,7 +1,6 @@
 """`buildfarm add` and `buildfarm build SOURCE`: projects, repositories and folders become recipes that build."""
 
 import hashlib
-import subprocess
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
 from builder.matrix.config import GitSource, SdistSource, Selection
 from builder.matrix.load import load_matrix, load_recipe
-from tests.conftest import coded
+from tests.conftest import coded, git
 from tests.refused import refused
 from tests.unit import loopback
 
@@ -30,13 +29,6 @@ def write_source(folder: Path, setup: str = SETUP) -> Path:
 
 def options(tmp_path: Path, source: str) -> AddOptions:
     return AddOptions(source=source, matrix=tmp_path / "project" / "matrix.yaml", store=tmp_path / "store")
-
-
-def git(folder: Path, *words: str) -> str:
-    names = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-    return subprocess.run(
-        ["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 def add_sdist(index: loopback.PackageIndex, source: Path, version: str) -> str:

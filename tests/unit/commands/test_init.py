@@ -192,7 +192,7 @@ torch::Tensor leaky_backward(const torch::Tensor& grad, const torch::Tensor& x, 
 """
 
 
-def test_a_forward_is_joined_to_its_backward(tmp_path: Path) -> None:
+def test_a_forward_is_joined_to_its_backward_and_numbers_of_other_types_are_cast(tmp_path: Path) -> None:
     printed(tmp_path, PAIR)
     package = (tmp_path / "src" / "mine" / "__init__.py").read_text()
     compile(package, "mine", "exec")
@@ -202,6 +202,10 @@ def test_a_forward_is_joined_to_its_backward(tmp_path: Path) -> None:
         "torch.ops.mine.leaky_backward(grads[0].contiguous(), x, ctx.slope)\n    return found, None, None\n" in package
     )
     assert '"mine::leaky_forward", _call_leaky_backward, setup_context=_keep_for_leaky_backward' in package
+    binding = (tmp_path / "csrc" / "mine_ops.cu").read_text()
+    assert "static T narrow_to(int64_t value, const char* name)" in binding
+    assert 'm.impl("leaky_forward", [](const at::Tensor& x, double slope, int64_t n) {' in binding
+    assert 'return leaky_forward(x, static_cast<float>(slope), narrow_to<int>(n, "n"));' in binding
 
 
 LIBRARY = """TORCH_LIBRARY(space, m) {
@@ -228,14 +232,6 @@ def test_the_schemas_of_a_library_show_how_a_pair_is_joined(tmp_path: Path) -> N
 def test_a_library_with_a_gradient_of_its_own_or_none_gets_no_other(tmp_path: Path, code: str) -> None:
     printed(tmp_path, code)
     assert "register_autograd" not in (tmp_path / "src" / "mine" / "__init__.py").read_text()
-
-
-def test_numbers_of_other_types_are_cast(tmp_path: Path) -> None:
-    printed(tmp_path, PAIR)
-    binding = (tmp_path / "csrc" / "mine_ops.cu").read_text()
-    assert "static T narrow_to(int64_t value, const char* name)" in binding
-    assert 'm.impl("leaky_forward", [](const at::Tensor& x, double slope, int64_t n) {' in binding
-    assert 'return leaky_forward(x, static_cast<float>(slope), narrow_to<int>(n, "n"));' in binding
 
 
 def test_several_files_are_one_extension(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from types import ModuleType
 import psutil
 import pytest
 
-import builder
 from builder.gate.check_table import CHECKS
 from builder.gate.coverage import CaseFacts
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
@@ -36,7 +35,7 @@ from builder.gate.system.nvidia import (
     smi_rows,
 )
 from builder.gate.system.process_end import ProcessExit, tail
-from tests.conftest import is_running, wait_until
+from tests.conftest import ROOT, is_running, wait_until
 
 CASE = CaseFacts(0, "ns::op", "plain")
 
@@ -350,9 +349,6 @@ def test_a_copy_of_the_process_records_itself_and_exits(tmp_path: Path) -> None:
     assert not record.ended
 
 
-ROOT = str(Path(builder.__file__).parents[1])
-
-
 def test_a_mapped_file_is_found_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "with a space.so"
     path.write_bytes(b"x")
@@ -419,7 +415,7 @@ def test_evidence_has_the_innermost_python_frame() -> None:
 
 def python(code: str) -> str:
     """What a new Python prints."""
-    head = f"import sys; sys.path.insert(0, {ROOT!r}); from builder.gate.system import rlimits\n"
+    head = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from builder.gate.system import rlimits\n"
     return subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, check=False).stdout
 
 
@@ -468,19 +464,16 @@ something the program printed
 """
 
 
-@pytest.fixture
-def rows() -> list[dict[str, str]]:
-    return smi_rows(TWO)
-
-
-def test_processes_at_the_same_time(rows: list[dict[str, str]]) -> None:
+def test_processes_at_the_same_time() -> None:
+    rows = smi_rows(TWO)
     assert nvidia.most_processes(78 << 30, rows[:1]) == 78
     assert nvidia.most_processes(100 << 20, rows[:1]) == 1
     assert nvidia.most_processes(78 << 30, rows) == 1, "a mode that allows one process, or none"
     assert nvidia.most_processes(8 << 30, []) == 8, "no nvidia-smi"
 
 
-def test_why_there_is_no_gpu(rows: list[dict[str, str]]) -> None:
+def test_why_there_is_no_gpu() -> None:
+    rows = smi_rows(TWO)
     assert nvidia.why_no_gpu("13.0", "", []) == "no GPU on this machine"
     assert nvidia.why_no_gpu("13.0", "RuntimeError: Found no NVIDIA driver", []) == "no GPU on this machine"
     assert nvidia.why_no_gpu(None, "", []) == "this torch is a CPU build, which cannot use a GPU"

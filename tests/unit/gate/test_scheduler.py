@@ -294,9 +294,6 @@ except ModuleNotFoundError:
 token, numpy = os.getpid(), getattr(numpy, "__name__", "")
 """
 
-#: A torch that does not work without numpy.
-NEEDS_NUMPY = "import numpy\n"
-
 
 def started(
     folder: Path, files: dict[str, str], *roles: str, torch: str = TORCH
@@ -357,7 +354,7 @@ def test_a_file_of_the_wheel_that_torch_imports_waits(tmp_path: Path, numpy: str
 
 
 def test_a_torch_that_needs_a_file_of_the_wheel_fails_for_the_judge_alone(tmp_path: Path) -> None:
-    _, _, told = started(tmp_path, {**HOOK, "numpy.py": ""}, "judge", "plain", torch=NEEDS_NUMPY)
+    _, _, told = started(tmp_path, {**HOOK, "numpy.py": ""}, "judge", "plain", torch="import numpy\n")
     assert told["plain"][-1] == {"executed": "plain", "free": True}
     assert [one.get("event") for one in told["judge"]] == ["forked"]
     assert "numpy is a file of the wheel" in (tmp_path / "judge" / "log").read_text()

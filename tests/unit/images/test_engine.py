@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -253,14 +254,10 @@ def test_a_bundle_in_the_environment_precedes_the_systems(tmp_path: Path) -> Non
 
 def test_a_missing_bundle_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_CA_FILES", (str(tmp_path / "none.pem"),))
-    monkeypatch.setattr("ssl.get_default_verify_paths", _Paths)
+    monkeypatch.setattr("ssl.get_default_verify_paths", lambda: SimpleNamespace(cafile=None))
     with refused(Code.CERTIFICATE_NOT_USABLE) as caught:
         ca_bundle({})
     assert "SSL_CERT_FILE" in caught.value.hints[0]
-
-
-class _Paths:
-    cafile = None
 
 
 def test_settings_are_quoted_for_the_shell() -> None:
@@ -301,9 +298,6 @@ def test_only_places_of_packages_are_taken_from_the_settings_of_uv(tmp_path: Pat
         own.write_text(wrong)
         with refused(Code.VALUE_INVALID, str(own)):
             package_settings(shell)
-
-
-DIGEST = "sha256:" + "11" * 32
 
 
 def test_missing_images_are_named_before_the_pull(fake: FakeEngine) -> None:
@@ -594,7 +588,6 @@ def test_a_file_is_copied_out(fake: FakeEngine) -> None:
 
 def test_a_stopped_engine_is_reported_as_such(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine().container(SPEC) as container:
-        import requests
 
         def gone(*_: object, **__: object) -> None:
             raise requests.exceptions.ConnectionError("('Connection aborted.', ConnectionRefusedError(111, 'refused'))")

@@ -187,7 +187,6 @@ def test_cells_can_run_on_a_different_base_than_they_are_built_on() -> None:
     assert chosen.build_image(build("torch2.2.2-cu121-cp311")).bases == ("in-house/devel:1", "in-house/pythons:1")
 
 
-GOLDEN = Path(__file__).parent / "golden"
 DIGEST = "sha256:" + "ab" * 32
 
 #: Typical cases: a cell of the shipped matrix, `images:` of the matrix, and the lock file.
@@ -227,7 +226,7 @@ def every_file() -> dict[str, str]:
 @pytest.mark.parametrize("name", TYPICAL)
 def test_the_text_equals_the_golden_file(name: str) -> None:
     for kind, text in zip(("build", "runtime"), files_of(name).values(), strict=True):
-        assert text == (GOLDEN / f"{kind}-{name}.Dockerfile").read_text()
+        assert text == (Path(__file__).parent / "golden" / f"{kind}-{name}.Dockerfile").read_text()
 
 
 def test_every_cell_of_the_shipped_matrix_has_an_image() -> None:

@@ -14,7 +14,6 @@ from tests.refused import refused
 
 X86 = Platform.LINUX_X86_64
 COMPAT = Compat.load()
-FILE = Path(module.__file__).with_name("compat.yaml")
 
 
 def test_facts_of_a_toolkit() -> None:
@@ -63,7 +62,7 @@ def test_every_release_has_a_built_default_variant() -> None:
 
 
 def test_every_block_names_its_source() -> None:
-    raw = yaml.load(FILE.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    raw = yaml.load(Path(module.__file__).with_name("compat.yaml").read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     blocks = {
         **{f"torch {s}": row for s, row in raw["torch"].items()},
         **{f"torch {s} {v}": facts for s, row in raw["torch"].items() for v, facts in row["variants"].items()},
@@ -74,9 +73,6 @@ def test_every_block_names_its_source() -> None:
         **{k: raw[k] for k in ("manylinux", "distributions", "gpus")},
     }
     assert [name for name, block in blocks.items() if not block.get("source")] == []
-
-
-IMAGES = Compat.load().images
 
 
 def test_a_known_tag_implies_the_plain_devel_image() -> None:
@@ -98,17 +94,17 @@ def test_a_known_tag_implies_the_plain_devel_image() -> None:
     ],
 )
 def test_an_image_name_identifies_its_distribution(image: str, name: str | None) -> None:
-    found = IMAGES.distribution_of(image)
+    found = COMPAT.images.distribution_of(image)
     assert (found.name if found else None) == name
 
 
 def test_the_oldest_glibc_comes_first() -> None:
-    libraries = [tuple(map(int, d.glibc.split("."))) for d in IMAGES.distributions]
+    libraries = [tuple(map(int, d.glibc.split("."))) for d in COMPAT.images.distributions]
     assert libraries == sorted(libraries)
-    assert IMAGES.distributions[0].name == "rockylinux8"
+    assert COMPAT.images.distributions[0].name == "rockylinux8"
     assert libraries[0] >= (2, 28), "which pypa's Pythons need"
 
 
 def test_an_unknown_python_has_no_image() -> None:
-    assert IMAGES.pythons_image(Python(3, 7), X86) == "quay.io/pypa/manylinux_2_28_x86_64:2025.04.19-1"
-    assert IMAGES.pythons_image(Python(2, 7), X86) is None
+    assert COMPAT.images.pythons_image(Python(3, 7), X86) == "quay.io/pypa/manylinux_2_28_x86_64:2025.04.19-1"
+    assert COMPAT.images.pythons_image(Python(2, 7), X86) is None

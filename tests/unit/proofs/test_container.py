@@ -33,7 +33,6 @@ from tests.unit.matrix import make
 
 NO_VARIABLES: Mapping[str, str] = {}
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
-OTHER = Cell.parse("torch2.2.2-cu118-cp312")
 SYMBOLS = json.dumps({"libraries": [["libtorch_cpu.so", [], "at_foo"]], "cxx11": True}).encode()
 SECRET = "5ec2e7"
 IMPORTED = SECRET + ' imported {"torch": "2.11.0", "gpus": 0}\n'
@@ -263,7 +262,7 @@ def test_installation_uses_the_indexes_of_this_machine_through_its_environment(
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:hush@index.invalid/simple")
     monkeypatch.setenv("UV_INDEX", "https://team.invalid/simple")
     engine = FakeEngine()
-    with cells(engine).open(OTHER, tmp_path, owner="j", log=tmp_path / "log") as cell:
+    with cells(engine).open(Cell.parse("torch2.2.2-cu118-cp312"), tmp_path, owner="j", log=tmp_path / "log") as cell:
         cell.install(wheel, ["numpy"])
     made = engine.made[0]
     (variables,) = made.variables

@@ -342,9 +342,6 @@ def source(tmp_path: Path) -> Path:
 def test_data_that_the_wheel_lacks_and_the_source_has(source: Path, wheel: Path) -> None:
     (hint,) = import_hints(NO_FILE, wheel, recipe(PathSource(source)))
     assert hint.startswith("the source has src/tiny/table.json, and the wheel does not: add it to `package_data`")
-
-
-def test_data_without_a_hint(source: Path, wheel: Path) -> None:
     assert import_hints(NO_FILE, wheel, recipe(PathSource(source / "absent"))) == []
     assert import_hints(NO_FILE, wheel, recipe(SdistSource("tiny", "1.0", "0" * 64))) == []
     with ZipFile(wheel, "a") as archive:

@@ -258,9 +258,6 @@ def test_libraries_of_this_machine() -> None:
 
 CXX = "_ZNK2at6Tensor8data_ptrIfEEPT_v"
 REPLACE = "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE10_M_replaceEmmPKcm"
-
-
-RUNTIME = {"cudaMalloc": ("libcudart.so.13", "libcudart.so.13")}
 #: Libraries, the oldest torch with their functions, and the error.
 STABLE: list[tuple[tuple[Library, ...], str, str]] = [
     ((uses("torch_call_dispatcher", "aoti_torch_get_dim"),), "2.10", ""),
@@ -274,7 +271,7 @@ STABLE: list[tuple[tuple[Library, ...], str, str]] = [
     ((uses("_ZTVN3c105ErrorE"),), "", r"vtable for c10::Error"),
     ((uses("PyModule_Create2", "_Py_NoneStruct"),), "", ""),
     ((uses("getenv", "_Znwm", REPLACE, "cosf"),), "", ""),  # C and C++ runtimes, without a version
-    ((uses("cudaMalloc", bound=RUNTIME),), "", ""),
+    ((uses("cudaMalloc", bound={"cudaMalloc": ("libcudart.so.13", "libcudart.so.13")}),), "", ""),
     ((uses("cuLaunchKernel", needed=("libcuda.so.1",)),), "", ""),
     ((uses("inflate", needed=("libz.so.1", "libtorch.so")),), "", ""),  # a library without versions
     ((uses("inflate", FORWARD, needed=("libz.so.1",)),), "", r"leaves ms_deform_attn_cuda_forward\(at::Tensor const&"),

@@ -13,10 +13,7 @@ OLD: dict[str, Any] = {
 }
 NEW: dict[str, Any] = {"versions": {"libc.so.6": ("GLIBC_2.34",)}, "bound": {"dlopen": ("libc.so.6", "GLIBC_2.34")}}
 CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "needed": ("libstdc++.so.6",)}
-
-
 HERE, LINUX = "cp312-cp312-manylinux_2_28_x86_64", "cp312-cp312-linux_x86_64"
-BOTH_NAMES = "cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64"
 
 
 def least(minor: int) -> str:
@@ -31,7 +28,7 @@ def needs(version: str) -> dict[str, Any]:
 TAGS: list[tuple[str, dict[str, Any], str]] = [
     (HERE, OLD, ""),
     (least(17), OLD, ""),  # the oldest that holds
-    (BOTH_NAMES, OLD, ""),
+    ("cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64", OLD, ""),
     (least(34), NEW, ""),
     (HERE, CXX, r"needs GLIBCXX_3\.4\.30, newer"),  # weak symbols
     ("py3-none-any", OLD, "platform cannot be any"),

@@ -49,11 +49,7 @@ def proofs(*gpu: Verdict, linkage: Verdict = PASSED, reason: str = "") -> tuple[
 
 @pytest.fixture
 def stored(tmp_path: Path) -> StoredBuild:
-    folder = tmp_path / "store"
-    folder.mkdir()
-    wheel = folder / "ops-1.0+cu130.torch2.11-cp311-abi3-manylinux_2_28_x86_64.whl"
-    wheel.write_bytes(b"w" * 5000)
-    return StoredBuild("d" * 64, wheel, make_record.build_record())
+    return stored_wheel(tmp_path / "store")
 
 
 def result(
@@ -487,8 +483,8 @@ def test_a_farm_holds_the_folder_while_it_publishes(tmp_path: Path, monkeypatch:
 
 def stored_wheel(folder: Path, record: Record | None = None) -> StoredBuild:
     folder.mkdir(exist_ok=True)
-    wheel = folder / "ops-1.0+cu130.torch2.11-cp312-cp312-manylinux_2_28_x86_64.whl"
-    wheel.write_bytes(b"wheel")
+    wheel = folder / "ops-1.0+cu130.torch2.11-cp311-abi3-manylinux_2_28_x86_64.whl"
+    wheel.write_bytes(b"w" * 5000)
     return StoredBuild("d" * 64, wheel, make_record.build_record(record, provided=frozenset({"libtorch.so"})))
 
 
@@ -502,7 +498,7 @@ def test_the_fields_and_the_subject(tmp_path: Path) -> None:
     data = statement(wheel)
     assert data["_type"] == "https://in-toto.io/Statement/v1"
     assert data["predicateType"] == "https://slsa.dev/provenance/v1"
-    sha256 = hashlib.sha256(b"wheel").hexdigest()
+    sha256 = hashlib.sha256(b"w" * 5000).hexdigest()
     assert data["subject"] == [{"name": wheel.wheel.name, "digest": {"sha256": sha256}}]
     definition, details = data["predicate"]["buildDefinition"], data["predicate"]["runDetails"]
     assert set(definition) == {"buildType", "externalParameters", "internalParameters", "resolvedDependencies"}

@@ -44,12 +44,10 @@ from builder.wheels.toolchain.uv import (
     uv_error,
     uv_variables,
 )
-from tests.conftest import coded
+from tests.conftest import coded, git
 from tests.refused import refused
-from tests.unit import loopback
-from tests.unit.loopback import PackageIndex, Quiet, pure_wheel, serving, w0
+from tests.unit.loopback import PYTHON, PackageIndex, Quiet, pure_wheel, serving, w0
 
-PYTHON = Python(sys.version_info.major, sys.version_info.minor)
 TORCH, CUDA = Torch(2, 11, 0), Cuda(12, 8)
 
 
@@ -455,18 +453,13 @@ class Protected(Quiet, SimpleHTTPRequestHandler):
 def server(tmp_path: Path) -> Iterator[tuple[str, str]]:
     """The address of a repository, without a scheme, and its commit."""
     work, bare = tmp_path / "work", tmp_path / "served/ops.git"
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for words in (
-        ["init", "-q", str(work)],
-        ["-C", str(work), *identity, "commit", "-q", "--allow-empty", "-m", "1"],
-        ["clone", "-q", "--bare", str(work), str(bare)],
-        ["-C", str(bare), "update-server-info"],
-    ):
-        subprocess.run(["git", *words], check=True)
-    commit = subprocess.run(["git", "-C", str(bare), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    git(tmp_path, "init", "-q", "work")
+    git(work, "commit", "-q", "--allow-empty", "-m", "1")
+    git(tmp_path, "clone", "-q", "--bare", "work", str(bare))
+    git(bare, "update-server-info")
     handler = partial(Protected, directory=str(tmp_path / "served"))
     with serving(handler) as address:
-        yield f"{address}/ops.git", commit.stdout.strip()
+        yield f"{address}/ops.git", git(bare, "rev-parse", "HEAD")
 
 
 def test_git_gets_the_password_and_keeps_it_nowhere(
@@ -499,7 +492,7 @@ def test_a_private_repository(server: tuple[str, str], tmp_path: Path, user: str
     assert ("***" in caught.value.where) is bool(user)
 
 
-def test_it_is_fetched_once_and_kept_by_its_digest(index: loopback.PackageIndex, tmp_path: Path) -> None:
+def test_it_is_fetched_once_and_kept_by_its_digest(index: PackageIndex, tmp_path: Path) -> None:
     index.add("ops", "1.0")
     first = fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path)[0]
     assert first.name == "ops-1.0-py3-none-any.whl"
@@ -509,8 +502,8 @@ def test_it_is_fetched_once_and_kept_by_its_digest(index: loopback.PackageIndex,
     assert download_wheel(f"{index.url}/default/{first.name}", cache=tmp_path)[0] == first
 
 
-def test_the_hash_in_a_url_is_compared(index: loopback.PackageIndex, tmp_path: Path) -> None:
-    wheel = loopback.pure_wheel(index.root / "default", "ops", "1.0")
+def test_the_hash_in_a_url_is_compared(index: PackageIndex, tmp_path: Path) -> None:
+    wheel = pure_wheel(index.root / "default", "ops", "1.0")
     url = f"{index.url}/default/{wheel.name}"
     fetched = download_wheel(f"{url}#sha256={sha256_of(wheel)}", cache=tmp_path)
     assert (fetched[0].read_bytes(), fetched[1]) == (wheel.read_bytes(), url)
@@ -518,17 +511,15 @@ def test_the_hash_in_a_url_is_compared(index: loopback.PackageIndex, tmp_path: P
         download_wheel(f"{url}#sha256={'0' * 64}", cache=tmp_path)
 
 
-def test_a_project_with_wheels_only_names_the_commands_for_wheels(index: loopback.PackageIndex) -> None:
-    loopback.pure_wheel(index.root / "default", "ops", "1.0")
+def test_a_project_with_wheels_only_names_the_commands_for_wheels(index: PackageIndex) -> None:
+    pure_wheel(index.root / "default", "ops", "1.0")
     with pytest.raises(UsageError, check=coded(Code.PACKAGE_NOT_FOUND)) as caught:
         locate_sdist("ops", "")
     assert "`buildfarm verify ops==VERSION` judges a wheel" in caught.value.hints[0]
     assert "write a recipe with `source: {wheel: ops, version: VERSION}`" in caught.value.hints[0]
 
 
-def test_a_project_without_a_wheel_names_the_command_that_builds_one(
-    index: loopback.PackageIndex, tmp_path: Path
-) -> None:
+def test_a_project_without_a_wheel_names_the_command_that_builds_one(index: PackageIndex, tmp_path: Path) -> None:
     (index.root / "default").mkdir(parents=True)
     (index.root / "default" / "ops-1.0.tar.gz").touch()
     with pytest.raises(UsageError, check=coded(Code.PACKAGE_NOT_FOUND)) as caught:

@@ -1,6 +1,5 @@
 """The job that opens an issue for a new release of torch, with a package index on this machine."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import yaml
 
 from builder.publish.ci.workflows import MAIN, WorkflowOptions, workflows
-from tests.conftest import BUILDFARM
+from tests.conftest import BUILDFARM, git
 from tests.unit.loopback import PackageIndex, only, pure_wheel, served
 from tests.unit.publish.ci.conftest import MATRIX, RECIPE
 from tests.unit.publish.ci.steps import program, run_step, step_named
@@ -114,11 +113,10 @@ def test_a_range_of_torch_gets_a_pull_request_with_the_facts(index: PackageIndex
     upstream.add_torch(index, {**upstream.TORCH, "torch/version.py": "__version__ = '2.99.0'\ncuda = '13.2'\n"})
     matrix.write_text(NEWEST.replace("[2.15.0]", '">=2.15"'))
     folder, origin = matrix.parent, tmp_path / "origin.git"
-    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder))
-    subprocess.run(["git", "init", "--quiet", "--bare", str(origin)], check=True)
+    git(tmp_path, "init", "--quiet", "--bare", str(origin))
     for words in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message=a")):
-        subprocess.run([*git, *words], check=True)
-    subprocess.run([*git, "remote", "add", "origin", str(origin)], check=True)
+        git(folder, *words)
+    git(folder, "remote", "add", "origin", str(origin))
     programs = program(folder, "gh", GH_PULL)
     (programs / "buildfarm").symlink_to(BUILDFARM)
     jobs = yaml.safe_load(workflows(WorkflowOptions("./buildfarm"))[MAIN])["jobs"]
@@ -132,8 +130,8 @@ def test_a_range_of_torch_gets_a_pull_request_with_the_facts(index: PackageIndex
         step = step_named(jobs["facts"]["steps"], "Open a pull request")
         opened = run_step(step, folder, programs, **given, WHEELS="success", PUBLISH=publish)
         assert opened.code == 0, opened.printed
-        subprocess.run([*git, "switch", "--quiet", "-"], check=True)
-        subprocess.run([*git, "branch", "--quiet", "-D", "buildfarm-facts"], check=True)
+        git(folder, "switch", "--quiet", "-")
+        git(folder, "branch", "--quiet", "-D", "buildfarm-facts")
         artifact.write_text("x")
     assert (tmp_path / "calls").read_text() == "create\nedit\n"
     text = (tmp_path / "body").read_text()
@@ -141,5 +139,4 @@ def test_a_range_of_torch_gets_a_pull_request_with_the_facts(index: PackageIndex
     assert "Plan before: 1 build serves 1 cell" in text
     assert "Plan with these facts: 2 builds serve 2 cells" in text
     assert "Builds and tests: success; publish: failure. [The run](https://host.invalid/run) says which wheels." in text
-    shown = ["git", "--git-dir", str(origin), "show", "buildfarm-facts:facts.yaml"]
-    assert subprocess.run(shown, capture_output=True, text=True, check=True).stdout == "x"
+    assert git(origin, "show", "buildfarm-facts:facts.yaml") == "x"

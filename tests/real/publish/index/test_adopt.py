@@ -34,9 +34,8 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
 from builder.store import Store
-from tests.conftest import lacking
-from tests.fixtures.compiled import torch_libraries
-from tests.real.verify.corpus import Lib, Wheel, fill, stub_libraries, with_lib, with_op
+from tests.real.verify.conftest import stubs
+from tests.real.verify.corpus import Lib, Wheel, fill, with_lib, with_op
 from tests.unit import loopback
 from tests.unit.canned_gate import NO_GPU, can_gate
 from tests.unit.conftest import Call
@@ -45,29 +44,26 @@ from tests.unit.matrix.make import recipe as recipe_of
 from tests.unit.publish.index.make import proofs_of
 from tests.unit.publish.index.test_manage import index_of
 
+__all__ = ["stubs"]  # a fixture: libraries to link with
+
 HERE = f"torch2.11.0-cu130-{PYTHON.tag}"
 TAG = f"{PYTHON.tag}-{PYTHON.tag}-manylinux_2_17_x86_64"
-CALL = "int {symbol}(void);\nint call(void) {{ return {symbol}(); }}\n"
 
 Make = Callable[..., Path]
 Adopt = Callable[..., tuple[int, dict[str, Any], str]]
 
 
 @pytest.fixture(scope="module")
-def torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return torch_libraries(tmp_path_factory.mktemp("torch-lib"))
-
-
-@pytest.fixture(scope="module")
-def library(torch: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
+def library(libraries: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bytes]:
     """A library that calls this function of torch."""
     folder, made = tmp_path_factory.mktemp("library"), dict[str, bytes]()
 
     def make(symbol: str) -> bytes:
         if symbol not in made:
             out = folder / f"{symbol}.so"
-            argv = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", str(torch / "libtorch_cpu.so"), "-o"]
-            subprocess.run([*argv, str(out)], input=CALL.format(symbol=symbol), text=True, check=True)
+            argv = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-x", "none", str(libraries / "libtorch_cpu.so"), "-o"]
+            source = f"int {symbol}(void);\nint call(void) {{ return {symbol}(); }}\n"
+            subprocess.run([*argv, str(out)], input=source, text=True, check=True)
             made[symbol] = out.read_bytes()
         return made[symbol]
 
@@ -94,9 +90,9 @@ def make(tmp_path: Path, library: Callable[[str], bytes]) -> Make:
 
 
 @pytest.fixture
-def gates(index: loopback.PackageIndex, torch: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def gates(index: loopback.PackageIndex, libraries: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """An index with torch for this CUDA; the interpreters of the op gates that ran."""
-    index.add_torch("2.11.0", "13.0", libraries=torch)
+    index.add_torch("2.11.0", "13.0", libraries=libraries)
     index.add("numpy", "2.0")
     return can_gate(monkeypatch)
 
@@ -307,12 +303,7 @@ def test_cases_come_from_the_recipe_that_ext_names(
 
 
 MODULE = {"my_ext.py": "VERSION = '1.0+cu13'\n"}
-PIP_OPTIONS = ["--isolated", "--disable-pip-version-check", "--no-input", "--no-cache-dir"]
-
-
 INSTALLERS = ("pip", "uv")
-
-
 Install = Callable[[str, str, str, Path], subprocess.CompletedProcess[str]]
 
 
@@ -332,7 +323,7 @@ def pip(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def install(pip: list[str]) -> Install:
     """Run an installer, given its name, the index, the requirement and the target folder."""
     programs = {
-        "pip": [*pip, *PIP_OPTIONS, "install"],
+        "pip": [*pip, "--isolated", "--disable-pip-version-check", "--no-input", "--no-cache-dir", "install"],
         "uv": [uv.find_uv_bin(), "--no-config", "--no-cache", "pip", "install", "--python", sys.executable],
     }
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_"))}
@@ -406,15 +397,6 @@ def test_the_install_command_works_in_an_empty_environment(
     assert [path.name for path in (tmp_path / "site").glob("my_ext-*")] == ["my_ext-1.0+cu13.dist-info"]
     assert (tmp_path / "site" / "my_ext.py").exists()
     assert (tmp_path / "site" / f"torch-{torch}.dist-info").is_dir()
-
-
-@pytest.fixture(scope="module")
-def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import shutil
-
-    if shutil.which("g++") is None:
-        lacking("no g++ on this machine")
-    return stub_libraries(tmp_path_factory.mktemp("stubs"))
 
 
 @pytest.fixture

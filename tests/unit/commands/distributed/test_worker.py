@@ -45,11 +45,6 @@ from tests.unit.commands.distributed.made_up import BUILD_TASK, CELL, PROOF_TASK
 from tests.unit.matrix import make
 from tests.unit.wheels.make_record import BUILD
 
-ROWS = """\
-#!/bin/sh
-printf 'NVIDIA A100, 8.0, 570.1\\nNVIDIA H200, 9.0, 570.1\\nNVIDIA H200, 9.0, 570.1\\n'
-"""
-
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -92,7 +87,7 @@ def test_a_machine_without_a_compiler_says_so(tmp_path: Path, monkeypatch: pytes
 
 
 def test_gpus_come_from_the_driver(tools: Path) -> None:
-    nvidia_smi(tools, ROWS)
+    nvidia_smi(tools, "#!/bin/sh\nprintf 'NVIDIA A100, 8.0, 570.1\\n'" + "'NVIDIA H200, 9.0, 570.1\\n'" * 2)
     found = measure("gpus")
     assert [model for model, _ in found.gpus] == ["sm_80", "sm_90", "sm_90"]
     builds, proofs = found.offers().values()
@@ -114,9 +109,6 @@ def test_builds_leave_memory_for_a_proof_where_there_is_enough(gib: int, for_bui
     assert (builds[MEMORY], proofs[MEMORY]) == (for_builds << 30, gib << 30)
 
 
-BASIS = cell_basis(RECIPE)
-
-
 @pytest.mark.parametrize(
     ("known", "here", "on_gpu"),
     [
@@ -127,7 +119,7 @@ BASIS = cell_basis(RECIPE)
     ],
 )
 def test_checks_that_another_run_could_decide(known: tuple[Proof, ...], here: bool, on_gpu: bool) -> None:
-    current = [replace(proof, basis=BASIS[proof.check]) for proof in known]
+    current = [replace(proof, basis=cell_basis(RECIPE)[proof.check]) for proof in known]
     assert (is_open(PROOF_TASK, current, gpu=False), is_open(PROOF_TASK, current, gpu=True)) == (here, on_gpu)
     assert is_open(replace(PROOF_TASK, again=True), current, gpu=False)
     assert is_open(PROOF_TASK, [replace(proof, basis="old") for proof in current], gpu=False)

@@ -23,7 +23,7 @@ from builder.matrix.config import Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.matrix.plan import Plan, make_plan
 from builder.publish.ci.workflows import ACTIONS, MAIN, REQUIREMENTS, WorkflowOptions, workflows
-from tests.conftest import BUILDFARM, ROOT, lacking
+from tests.conftest import BUILDFARM, ROOT, git, lacking
 from tests.refused import refused
 from tests.unit.matrix.make import matrix, recipe
 from tests.unit.publish.ci.steps import StepRun, program, run_step, step_named
@@ -70,8 +70,7 @@ def test_a_part_of_a_wheel_and_what_nobody_reviewed_is_not_published(jobs: dict[
 @pytest.mark.parametrize("branch", ["main", "master"])
 def test_a_branch_that_the_repository_lacks_is_named(project: Path, branch: str, committed: bool) -> None:
     for words in (["init", "-q", "-b", branch], ["add", "."], *[["commit", "-q", "-m", "first"]] * committed):
-        git = ["git", "-C", str(project), "-c", "user.name=x", "-c", "user.email=x@example.org"]
-        subprocess.run([*git, *words], check=True)
+        git(project, *words)
     told = ci(project, "--install", "./buildfarm").output
     assert ("no branch main, so no push starts the workflow" in told) is (branch == "master")
 
@@ -129,16 +128,13 @@ def test_the_jobs_install_locked_versions_with_hashes(project: Path) -> None:
         assert all(re.search(r"--require-hashes|--no-build-isolation|--no-index", line) for line in installs)
 
 
-#: A `buildfarm` that notes its options, and ends with an error for cp313.
-NOTING = 'echo "$*" >> "$HOME/calls"\n[[ "$*" != *3.13* ]]\n'
-
-
 @pytest.mark.parametrize(("job", "name"), [("build", "Build"), ("smoke", "Smoke")])
 def test_a_job_of_several_builds_goes_on_after_a_failed_one(project: Path, job: str, name: str) -> None:
     step = step_named(written(project)["buildfarm-wheel"]["jobs"][job]["steps"], name)
     lines = [f"--ext ops --python {python}" for python in ("3.12", "3.13", "3.14")]
     archs = {"ARCHS": "--arch 9.0"} if job == "build" else {}
-    programs = program(project, "buildfarm", NOTING)
+    # It notes its options, and ends with an error for cp313.
+    programs = program(project, "buildfarm", 'echo "$*" >> "$HOME/calls"\n[[ "$*" != *3.13* ]]\n')
 
     def ran(*select: str) -> StepRun:
         return run_step(step, project, programs, HOME=str(project), SELECT="\n".join(select), **archs)

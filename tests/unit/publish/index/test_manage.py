@@ -45,13 +45,11 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-PAGES = """index.html simple/index.html simple/index.json simple/my-ext/index.html cu124/index.html
-    cu124/my-ext/index.html cu124/my-ext/index.json projects/my-ext/index.html"""
-
-
 @pytest.mark.parametrize("damage", ["", None, "mine"], ids=["empty", "missing", "tampered"])
 def test_write_pages_mends_each_page(index: Path, call: Call, damage: str | None) -> None:
-    texts = {page: (index / page).read_text() for page in PAGES.split()}
+    pages = """index.html simple/index.html simple/index.json simple/my-ext/index.html cu124/index.html
+        cu124/my-ext/index.html cu124/my-ext/index.json projects/my-ext/index.html"""
+    texts = {page: (index / page).read_text() for page in pages.split()}
     for folder in ("cu124", "projects", "simple"):
         shutil.copytree(index / folder / "my-ext", index / folder / "ghost")
     for page, text in texts.items():
@@ -276,7 +274,6 @@ def test_every_link_of_a_published_wheel_leads_to_a_file(tmp_path: Path) -> None
             assert (target / "index.html" if target.is_dir() else target).is_file(), link
 
 
-TORCH = "torch==2.11.0"
 OTHER = "torch2.12.0-cu130-cp312"
 ON_GPU = (*ON_CPU, Check.GPU_VALUES)
 
