@@ -8,7 +8,7 @@ for the CPU that differ, as assembly, are named: many right cures change them.
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import partial, reduce
@@ -21,9 +21,8 @@ from builder.diagnosis.known_errors import knowledge
 from builder.diagnosis.rewrite import matches
 from builder.diagnosis.target_version import NATIVE
 from builder.errors import MissingToolError, UsageError
-from builder.gate.amounts import counted
+from builder.gate.amounts import counted, join_names
 from builder.gate.system.process_end import demangle
-from builder.matrix.compat import and_list
 from builder.process import in_threads, run
 from builder.proof import Check, Proof, Verdict, now
 from builder.recipes.cures import PATCH, changed_files
@@ -55,7 +54,6 @@ _LABEL, _DATA = re.compile(r"\.L\w*\d+"), re.compile(r"(?m)^(\.LC\d+):\n((?:\t\.
 _OWN = re.compile(r"(?<=_GLOBAL__N__)[0-9a-f]{8}|(?<=_INTERNAL_)[0-9a-f]{8}")
 _ERROR = re.compile(rb"(?:error|fatal)\s*:\s*(.+)")
 _HEADERS = (".cuh", ".h", ".hpp", ".inl")
-_SHOWN = 3
 
 
 @dataclass
@@ -72,26 +70,24 @@ class Compared:
     def verdict(self) -> tuple[Verdict, str]:
         """The verdict of the check `cures`, and its reason."""
         if self.differ:
-            return Verdict.FAILED, (
-                f"the cures change the GPU code of {_names(self.differ)} in {and_list(self.differ)} (headers of torch"
-                f" {self.headers}): review {PATCH}, and write a patch of your own"
-            )
+            files, headers = join_names([*self.differ]), f"headers of torch {self.headers}"
+            found = f"the cures change the GPU code of {_names(self.differ)} in {files} ({headers})"
+            return Verdict.FAILED, f"{found}: review {PATCH}, and write a patch of your own"
         kinds = (("kernel", sum(self.kernels.values())), ("CPU function", sum(self.functions.values())))
         same = " and ".join(counted(number, what) for what, number in kinds if number)
-        files, torch = and_list(self.functions), self.headers
+        files, torch = join_names([*self.functions]), self.headers
         found = f"{same} in {files} have the same code as before (headers of torch {torch})" if same else ""
         if self.review:
             found += f"; review what {PATCH} changes in {_names(self.review)}"
         if self.unknown:
             why = next(iter(self.unknown.values()))
             found = f"; {found}" if found else ""
-            return Verdict.NOT_RUN, f"{and_list(self.unknown)} cannot be compared with the original: {why}{found}"
+            return Verdict.NOT_RUN, f"{join_names([*self.unknown])} cannot be compared with the original: {why}{found}"
         return Verdict.PASSED, found.removeprefix("; ") or "the cures change no file that a compiler reads"
 
 
-def _names(functions: dict[str, list[str]]) -> str:
-    names = [demangle(name) or "data" for each in functions.values() for name in each]
-    return and_list([*names[:_SHOWN], *([f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else [])])
+def _names(functions: Mapping[str, Sequence[str]]) -> str:
+    return join_names([demangle(name) or "data" for each in functions.values() for name in each])
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ class _Code(NamedTuple):
     cpu: dict[str, str]
 
 
-def prove_cures(job: CompileJob, sources: Path) -> Proof | None:
+def prove_cures(job: CompileJob, sources: Path, stage: Callable[[str], None]) -> Proof | None:
     """The proof of the check `cures` after a compile on this machine; None for a recipe without a patch of cures.
 
     It names no wheel yet. `sources` is the cache of downloaded sources.
@@ -119,6 +115,7 @@ def prove_cures(job: CompileJob, sources: Path) -> Proof | None:
     patch = job.recipe.folder / PATCH
     if patch not in job.recipe.patches or job.toolchain.executor != "local":
         return None
+    stage("compare")
     found, changed = Compared(), changed_files(patch.read_bytes())
     with TemporaryDirectory(dir=job.work) as folder:
         try:

@@ -247,13 +247,12 @@ class LocalRun(BuildRun):
         return stored, False
 
     def _compare_cures(self, job: CompileJob, stored: StoredBuild, stage: Callable[[str], None]) -> None:
-        """Keep the proof that the cures of a recipe change no GPU code; they are compared once with each nvcc."""
+        """Keep the proof that the cures of a recipe change no GPU code; a source is compared once with each nvcc."""
         from builder.recipes.cured_code import prove_cures  # noqa: PLC0415 - only an old source needs it
 
-        stage("compare")
-        key = (job.build.extension, job.toolchain.get(Part.NVCC))
+        key = (stored.record.record.source.digest, job.toolchain.get(Part.NVCC))
         if key not in self._compared:
-            self._compared[key] = prove_cures(job, self.store.root / "sources")
+            self._compared[key] = prove_cures(job, self.store.root / "sources", stage)
         if proof := self._compared[key]:
             self.store.save_proofs([replace(proof, wheel=stored.sha256)])
             print_line(f"{job.build}: cures: {proof.verdict}: {proof.reason}")

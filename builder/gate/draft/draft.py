@@ -293,5 +293,9 @@ def _texts(parameters: Sequence[Parameter], candidate: Candidate, grad: Sequence
 
 def main(root: Path, spec: Spec, answer: Path | None) -> int:
     """Write the drafts as JSON to `answer`, or print them; return the exit status."""
-    (answer or Path("/dev/stdout")).write_text(json.dumps(asdict(draft(root, spec)), indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(asdict(draft(root, spec)), indent=1) + "\n"
+    if answer:
+        answer.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
     return 0

@@ -28,7 +28,8 @@ def _capabilities() -> list[tuple[int, int]]:
 
 def _is_available() -> bool:
     """True. From then on `.cuda()` leaves a tensor on the CPU: SparseConvNet tries a product before it compiles."""
-    vars(sys.modules["torch"]).get("Tensor", SimpleNamespace()).cuda = lambda self, *_, **__: self
+    if tensor := vars(sys.modules["torch"]).get("Tensor"):
+        tensor.cuda = lambda self, *_, **__: self
     return True
 
 
