@@ -11,7 +11,7 @@ import typer
 from builder.cli.app import app
 from builder.errors import DISK_HINT, BuildfarmError, Code, Exit, PreflightError, UsageError
 from builder.log import data_printed, json_text, print_data, print_error, print_line
-from builder.process import handle_signals, kill_all
+from builder.process import handle_signals, kill_all, was_interrupted
 
 #: What typer raises for a wrong command line. Older releases of typer take the class from the package `click`.
 _WrongCommandLine: Any = typer.BadParameter.__base__
@@ -32,7 +32,7 @@ def main() -> None:
 def run_command() -> int:
     """Run the command line of `sys.argv`; print expected errors and return the exit code."""
     try:
-        exit_code = app(prog_name="buildfarm", standalone_mode=False)
+        exit_code = _run_app()
     except _WrongCommandLine as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without its command
             error.show()
@@ -60,6 +60,16 @@ def run_command() -> int:
         kill_all()
         print_line("interrupted; finished builds are kept, and the next run uses them.")
     return exit_code if isinstance(exit_code, int) else Exit.OK if exit_code is None else Exit.FAILED
+
+
+def _run_app() -> Any:  # noqa: ANN401 (what a command returns)
+    """Run the command; after a signal, an error is its consequence: a lock that is not taken, a program that ended."""
+    try:
+        return app(prog_name="buildfarm", standalone_mode=False)
+    except Exception:
+        if was_interrupted():
+            return Exit.INTERRUPTED
+        raise
 
 
 def _command_line_error(error: Any) -> UsageError:  # noqa: ANN401 (a class of typer or of click)

@@ -5,7 +5,6 @@ program with it, and when buildfarm ends in any way. The code of a wheel can kil
 children of buildfarm, which knows them by their session and kills them.
 """
 
-import math
 import os
 import re
 import signal
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO, TypeVar
 
@@ -40,6 +40,7 @@ _FOR_WHEELS = re.compile(
 _running: dict[int, str] = {}  # ids of keepers, which nobody else has until `run` has waited for them, and their owners
 _running_lock = threading.Lock()
 _stopping = threading.Event()
+_interrupts: list[float] = []  # times of the signals that interrupted this process, on the clock `time.monotonic`
 
 #: Time in which further signals do not interrupt the end of a run.
 SECONDS_TO_STOP = 5.0
@@ -222,9 +223,12 @@ def in_threads(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
     If a task raises, those that run end, no other begins, and its exception is raised. An exception in this thread,
     such as Ctrl-C, ends every program.
     """
-    from concurrent.futures import ThreadPoolExecutor, wait  # noqa: PLC0415 - loads slowly, and `--help` needs none
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - loads slowly, and `--help` needs none
 
     errors: list[BaseException] = []
+    # Not `wait` of futures: its Condition raises RuntimeError when a signal arrives as it takes its lock again.
+    ended: SimpleQueue[None] = SimpleQueue()
+    left = len(tasks)
 
     def run(task: Callable[[], T]) -> list[T]:
         try:
@@ -232,12 +236,16 @@ def in_threads(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
         except BaseException as error:
             errors.append(error)
             raise
+        finally:
+            ended.put(None)
 
     with ThreadPoolExecutor(threads) as pool:
         try:
-            running = set(futures := [pool.submit(run, task) for task in tasks])
-            while running:  # a signal that the kernel gives to another thread does not end a wait of this one
-                _, running = wait(running, _LOOK_SECONDS)
+            futures = [pool.submit(run, task) for task in tasks]
+            while left:  # a signal that the kernel gives to another thread does not end a wait of this one
+                with suppress(Empty):
+                    ended.get(timeout=_LOOK_SECONDS)
+                    left -= 1
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             kill_all()
@@ -262,18 +270,21 @@ def handle_signals() -> None:
     `timeout` sends a signal twice at once, and a person may press Ctrl-C twice. A second signal within
     SECONDS_TO_STOP is ignored: it would interrupt the code that ends the compilers.
     """
-    first = -math.inf
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        nonlocal first
-        if time.monotonic() - first > SECONDS_TO_STOP:
-            first = time.monotonic()
+        if not _interrupts or time.monotonic() - _interrupts[-1] > SECONDS_TO_STOP:
+            _interrupts.append(time.monotonic())
             raise KeyboardInterrupt
 
     # A shell that starts a program in the background makes it ignore SIGINT.
     sigint = (signal.SIGINT,) if signal.getsignal(signal.SIGINT) is signal.default_int_handler else ()
     for number in (signal.SIGTERM, signal.SIGHUP, *sigint):
         signal.signal(number, interrupt)
+
+
+def was_interrupted() -> bool:
+    """Whether a signal has raised KeyboardInterrupt; code of other packages can make another exception of it."""
+    return bool(_interrupts)
 
 
 def kill_orphans(owner: str) -> list[int]:
