@@ -3,6 +3,7 @@
 The module of a command is imported when the command runs, because some modules load slowly.
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache
@@ -99,6 +100,7 @@ def load_command(name: str) -> Any:  # noqa: ANN401 (a class of typer or of clic
     The docstring of a function is its help. Its last section, `Examples:`, has a command on each line.
     """
     module = import_module(f"builder.commands.{PLACES.get(name, name)}")
+    gc.freeze()  # no collection looks at what was imported, also not that at the end
     single = getattr(module, name, None)
     alone = typer.Typer(name=name, help=PURPOSES[name], no_args_is_help=True, pretty_exceptions_enable=False)
     for word, function in ({name: single} if single else module.COMMANDS).items():

@@ -185,7 +185,7 @@ class StrictModel(BaseModel):
     """A mapping in a file. It refuses unknown keys; a known key without a value counts as not given."""
 
     # Building the validators takes time that commands which read no YAML do not have to spend.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

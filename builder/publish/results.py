@@ -194,8 +194,8 @@ def _entry(result: BuildResult) -> dict[str, Any]:
     return entry
 
 
-def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult], store: Store) -> None:
-    """Copy every wheel without a failed check to `dist`, with its provenance, and write report.json.
+def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult], store: Store) -> str:
+    """Copy every wheel without a failed check to `dist`, with its provenance, and write report.json; return its text.
 
     Tells what changes there, and warns of each wheel that is removed. Other farms of the store wait.
 
@@ -210,7 +210,9 @@ def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult], store
         for result in results:
             if result.exit:
                 _keep_or_delete(dist, result, good)
-        write_if_changed(dist / "report.json", report_json(plan, results).encode())
+        report = report_json(plan, results)
+        write_if_changed(dist / "report.json", report.encode())
+    return report
 
 
 def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof]) -> Path:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from builder.matrix import models
 from builder.matrix.models import MatrixModel, RecipeModel
 from docs.scripts.markdown import code, page, sentence, table
 
@@ -24,6 +28,19 @@ _RECIPE = """\
 `extension.yaml` says how one extension is built and tested. `extensions:` in `matrix.yaml` names its folder, the
 recipe. A [`cases.py`](cases-py.md) in the same folder tells the op gate how to call each op.
 [Build environment](build-environment.md) lists what a build can use."""
+
+
+def _meanings() -> Iterator[tuple[tuple[str, str], str]]:
+    """Class and key, and the string below the key. pydantic can read them too, but then each command would."""
+    for model in ast.parse(inspect.getsource(models)).body:
+        for field, text in pairwise(getattr(model, "body", [])):
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str() as meaning)):
+                    title = getattr(model, "name", "")
+                    yield (title, getattr(models, title).model_fields[name].alias or name), inspect.cleandoc(meaning)
+
+
+_MEANINGS = dict(_meanings())
 
 
 def matrix_page() -> str:
@@ -59,7 +76,7 @@ def _keys(model: dict[str, Any], root: dict[str, Any]) -> str:
     rows = []
     for name, field in model["properties"].items():
         default = "required" if name in required else _default(field.get("default"))
-        rows.append([code(name), sentence(field.get("description", "")), _type(field, root), default])
+        rows.append([code(name), sentence(_MEANINGS[model["title"], name]), _type(field, root), default])
     return table(["key", "meaning", "value", "default"], rows)
 
 

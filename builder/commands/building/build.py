@@ -151,12 +151,12 @@ def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult], str]:
 
     results = run.build_all(stored)
     new_output(options.dist, "--dist")
-    publish_wheels(options.dist, plan, results, store)
+    report = publish_wheels(options.dist, plan, results, store)
     saved = save_run(
         store,
         started,
         time.monotonic() - clock,
-        report_json(plan, results),
+        report,
         logs={str(one.build): one.log for one in results if one.exit and one.log and one.log.is_file()},
         reused=[str(result.build) for result in results if result.reused],
         timeline=run.progress.timeline(),

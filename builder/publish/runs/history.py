@@ -130,7 +130,7 @@ def save_run(
         tuple(reused),
         timeline,
     )
-    write_atomic(folder / "run.json", (json.dumps(RUN.dump_python(run, mode="json"), indent=1) + "\n").encode())
+    write_atomic(folder / "run.json", RUN.dump_json(run, indent=1))
     return run
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from builder.errors import Code, UsageError
 from builder.gate.outcome import Accept
@@ -13,15 +12,6 @@ from builder.matrix.axes import AbiClass, Arch, Cuda, Platform, Python, Torch
 from builder.matrix.config import AbiRule, Exclude, GitSource, ImageRule, PathSource, SdistSource, WheelSource
 from builder.matrix.fields import parse_size
 from builder.matrix.load import load_matrix, load_recipe, load_recipes
-from builder.matrix.models import (
-    AbiModel,
-    ExcludeModel,
-    ImageModel,
-    MatrixModel,
-    PatchModel,
-    RecipeModel,
-    SourceModel,
-)
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.matrix.conftest import WriteMatrix, WriteRecipe
@@ -173,14 +163,6 @@ def test_a_link_inside_the_folder_is_allowed(write_recipe: WriteRecipe) -> None:
     (folder / "src").mkdir()
     (folder / "link").symlink_to(folder / "src")
     assert load_recipe(folder).source == PathSource(folder / "src")
-
-
-@pytest.mark.parametrize(
-    "model", [MatrixModel, ExcludeModel, ImageModel, RecipeModel, PatchModel, AbiModel, SourceModel]
-)
-def test_every_key_has_a_description(model: type[BaseModel]) -> None:
-    for name, field in model.model_fields.items():
-        assert (field.description or "").endswith("."), name
 
 
 @pytest.mark.parametrize("size", ["9" * 400 + "G", "9" * 5000])
