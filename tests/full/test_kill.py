@@ -1,20 +1,27 @@
 """kill -9 during a build, and the main job made again in another store: equal bit for bit."""
 
+import multiprocessing
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from builder.commands.building.build import BuildOptions, run_build
+from builder.errors import Exit
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
 from tests.conftest import BUILDFARM, ROOT, Farm, owned, run, wait_until
 from tests.fixtures.built_cells import changed_sections
+from tests.fixtures.killed import seeded, together
+from tests.fixtures.small_project import small_project
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -65,6 +72,50 @@ def test_ten_kills_and_then_a_complete_wheel(own_store: Path, tmp_path: Path) ->
     assert list(log.glob("*.log"))
     wait_until(lambda: compilers(own_store) == [], "the end of all compilers")
     assert list((own_store / "work").glob("*")) == [], "scratch folders of killed runs are deleted"
+
+
+def build(options: BuildOptions) -> None:
+    """One run; its exit code is that of the process."""
+    sys.exit(max(result.exit for result in run_build(options)[1]))
+
+
+def test_two_hundred_kills_at_random_moments_of_a_small_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 sources, each run after five killed ones completes; prints the tenth of a run and what the kill left."""
+    random, table, process = seeded(), Counter[tuple[int, str]](), multiprocessing.get_context("fork").Process
+    with small_project(tmp_path / "project", monkeypatch) as project:
+        package, store, options = project.recipe("tiny"), Store(project.store), project.options()
+        project.matrix("tiny")
+        for content in ("", "number = -1\n"):  # the first one also makes the environments
+            (package / "__init__.py").write_text(content)
+            started = time.monotonic()
+            assert together(build, [[options]]) == [Exit.OK]
+            seconds = time.monotonic() - started
+        for number in range(240):
+            if number % 6 == 0:
+                (package / "__init__.py").write_text(f"number = {number}\n")
+            run, moment = process(target=build, args=(options,)), random.uniform(0, seconds)
+            run.start()
+            if number % 6 < 5:
+                run.join(moment)
+                run.kill()
+            run.join()
+            wheels = [*(store.root / "builds").glob("*/*.whl"), *options.dist.glob("*.whl")]
+            whole = [f"number = {number - number % 6}\n".encode() == zipped_init(wheel) for wheel in wheels]
+            if number % 6 < 5:
+                left = "in dist" if whole[-1] else "in the store" if any(whole) else "no wheel"
+                table[int(10 * moment / seconds), left] += 1
+                continue
+            assert (run.exitcode, whole[-1]) == (Exit.OK, True)
+            assert not owned(store.owner("")), "nothing runs on"
+            assert not list((store.root / "work").iterdir()), "scratch folders of killed runs are deleted"
+    print(*sorted(table.items()), sep="\n")
+
+
+def zipped_init(wheel: Path) -> bytes:
+    """The `__init__.py` of a wheel, each of whose members can be read."""
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.testzip() is None
+        return archive.read("tiny/__init__.py")
 
 
 #: A kernel that is local to its file, so that nvcc has to make up a name for it.
