@@ -317,7 +317,7 @@ def _read_words(project: Path, rng: random.Random, folder: Path) -> None:
             words.append(rng.choice(flags))
         elif options:
             words += [rng.choice(options), _value(rng)]
-        if words[0] not in _TAKE_A_SOURCE and rng.random() < 0.2:
+        if words[0] not in _WITHOUT_ARGUMENTS and rng.random() < 0.2:
             words.append(_value(rng))
     if words[0] in ("plan", "render", "ci") and rng.random() < 0.5:
         words += ["--matrix", str(project / "matrix.yaml")]
@@ -333,20 +333,18 @@ def _value(rng: random.Random) -> str:
 
 @cache
 def _commands() -> list[tuple[str, list[str], list[str]]]:
-    """Each command that is fuzzed, its options with a value, and its flags."""
+    """Each command, its options with a value, and its flags."""
     found = []
     for words, command in sorted(all_commands()):
-        if words not in _NEVER:
-            options = [one for one in command.params if one.opts[0].startswith("--")]
-            flags = [one.opts[0] for one in options if getattr(one, "is_flag", False)]
-            found.append((words, [one.opts[0] for one in options if one.opts[0] not in flags], flags))
+        options = [one for one in command.params if one.opts[0].startswith("--")]
+        flags = [one.opts[0] for one in options if getattr(one, "is_flag", False)]
+        found.append((words, [one.opts[0] for one in options if one.opts[0] not in flags], flags))
     return found
 
 
-#: They start a server or a compile, or ask a package index.
-_NEVER = ("serve", "worker", "add", "adopt", "build", "doctor")
-#: An argument of them can be a source, or a wheel of the package index.
-_TAKE_A_SOURCE = ("smoke",)
+#: An argument of them can be a source, a server, or a wheel of the package index. Without one, `build` and `smoke` look
+#: for matrix.yaml, which the folder lacks, and the others end when they have read their options.
+_WITHOUT_ARGUMENTS = ("smoke", "serve", "worker", "add", "adopt", "build")
 
 
 def _read_stored(files: Stored, rng: random.Random, folder: Path) -> None:

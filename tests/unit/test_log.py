@@ -69,7 +69,7 @@ def test_quiet_prints_warnings_and_errors_only(output: io.StringIO, monkeypatch:
 
 def test_control_characters_become_visible() -> None:
     assert visible(HOSTILE) == SHOWN
-    assert visible("a\tb\né☃\U0001f600") == "a\tb\né☃\U0001f600"
+    assert visible("a\tb\né☃\U0001f600\udcff") == "a\tb\né☃\U0001f600\\udcff"
     assert visible_with_colours("\x1b[1mbold\x1b[0m\x1b[2J") == "\x1b[1mbold\x1b[0m\\x1b[2J"
 
 
