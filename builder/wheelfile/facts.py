@@ -368,13 +368,13 @@ def read_library(path: str, file: Path) -> Library | None:
     elf = read_elf(file)
     if elf is None:
         return None
-    code = read_device_code(file)
+    sizes, ptx_isa = read_device_code(file)
     return Library(
         path=path,
-        sass=tuple(name for name in code.sizes if name.startswith("sm_")),
-        ptx=tuple(name for name in code.sizes if name.startswith("compute_")),
-        gpu_code=code.sizes,
-        ptx_isa=code.ptx,
+        sass=tuple(name for name in sizes if name.startswith("sm_")),
+        ptx=tuple(name for name in sizes if name.startswith("compute_")),
+        gpu_code=sizes,
+        ptx_isa=ptx_isa,
         size=file.stat().st_size,
         sha256=sha256_of(file),
         **vars(elf),

@@ -97,11 +97,6 @@ class GpuResults:
     outputs: Outputs
     gradients: list[Tensor]
 
-    @property
-    def results(self) -> list[Tensor]:
-        """The tensors of the result, and those that the op wrote to."""
-        return self.outputs.tensors
-
     def map(self, change: Callable[[Tensor], Tensor]) -> GpuResults:
         """Return it with every tensor changed."""
         return GpuResults(self.outputs.map(change), [change(one) for one in self.gradients])
@@ -235,7 +230,7 @@ def graph(context: Context, case: Case) -> list[Outcome]:
         hidden = error.__context__ if "due to a previous error during capture" in str(error) else None
         return context.failed(case, f"cannot be captured: {sentence(hidden or error)}. {hint}")
     # Outputs first, then inputs: an in-place op returns one of its inputs, and a backward its output gradient.
-    for tensor in [*have.results, *have.gradients]:
+    for tensor in [*have.outputs.tensors, *have.gradients]:
         if tensor.is_cuda:
             tensor.detach().fill_(_OVERWRITTEN)
     _fill(static, other)
@@ -277,7 +272,7 @@ def second_device(context: Context, case: Case) -> list[Outcome]:
     current = torch.cuda.current_device()
     if current != 0:
         failure = f"the op changes the current device from cuda:0 to cuda:{current}"
-    devices = {f"cuda:{tensor.get_device()}" for tensor in have.results if tensor.is_cuda}
+    devices = {f"cuda:{tensor.get_device()}" for tensor in have.outputs.tensors if tensor.is_cuda}
     if devices - {"cuda:1"}:
         failure = f"the result is on {', '.join(sorted(devices))}, the inputs are on cuda:1"
     if failure:

@@ -20,16 +20,7 @@ from builder.gate.outcome import FAILED, NOT_RUN, Accept, Answer, Outcome, Spec,
 from builder.gate.processes import verdicts
 from builder.gate.processes.import_order import ImportOrders
 from builder.gate.processes.jobs import SEND, Job, Queue, plan
-from builder.gate.processes.servers import (
-    HEAP_CHECKS,
-    JUDGE,
-    ORDERS,
-    PLAIN,
-    RESTARTS,
-    Server,
-    Servers,
-    start_command,
-)
+from builder.gate.processes.servers import HEAP_CHECKS, JUDGE, ORDERS, PLAIN, RESTARTS, Server, Servers, start_command
 from builder.gate.system import nvidia, rlimits
 from builder.gate.system.process_end import ProcessExit
 

@@ -310,9 +310,7 @@ def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:
             raise UsageError(f"there are proofs in {cell}, but {why.reason}", Code.PROOFS_NOT_USABLE)
     # Whether the wheel must contain GPU code is in the recipe, which the server does not have.
     claim = replace(foreign_claim(facts, cells), cuda_required=False)
-    own = {
-        proof.check: proof for proof in static_proofs(facts, claim, provided_by_torch(facts), {}) if proof.cell is None
-    }
+    own = {proof.check: proof for proof in static_proofs(facts, claim, provided_by_torch(facts), {})}
     if fault:
         own[Check.RECORD] = make_proof(facts, Check.RECORD, [fault])
     for proof in sent:
