@@ -58,15 +58,7 @@ def where(context: Context) -> dict[str, Any]:  # noqa: ARG001
     if error := _unusable("cuda"):
         return {"gpus": [], "no_gpu": f"torch {torch.__version__} cannot compute on the {found[0].name}: {error}"}
     driver = {"driver": rows[0]["driver_version"]} if rows and "driver_version" in rows[0] else {}
-    gpus = [
-        {
-            "name": one.name,
-            "sm": f"sm_{one.major}{one.minor}",
-            "memory": f"{one.total_memory / 2**30:.0f} GiB",
-            **driver,
-        }
-        for one in found
-    ]
+    gpus = [{"name": one.name, "sm": f"sm_{one.major}{one.minor}", **driver} for one in found]
     return {"gpus": gpus, nvidia.PROCESSES: nvidia.most_processes(torch.cuda.mem_get_info()[0], rows)}
 
 

@@ -277,7 +277,8 @@ class Scheduler:
                 self._report_not_run(self._queue.drop(HEAP_CHECKS), reason)
         else:
             self._handle_lost(lost, status)
-            if self._servers.restart(server.role):
+            if self._servers.starts[server.role] <= RESTARTS:
+                self._servers.start(server.role)
                 return
             reason = f"the process that starts the tasks was killed more than {RESTARTS} times, so it was not restarted"
             self._report_not_run(self._queue.drop(server.role), reason)

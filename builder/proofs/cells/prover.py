@@ -240,7 +240,7 @@ class WheelProver:
         symbols = {cell: run.symbols for cell, run in runs.items() if run.symbols is not None}
         for cell, table in symbols.items():
             # What a cell's torch defines is kept as an inventory, for `verify`; one that the store has stays.
-            release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
+            release = Release(cell.torch, cell.cuda, cell.platform.machine)
             if release not in (shelf := shelf_of(self.store)).releases:
                 shelf.add(release, table)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.

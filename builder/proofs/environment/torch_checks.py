@@ -31,16 +31,13 @@ def no_torch(cures: Cures) -> Finding:
 
 
 def check_path(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
-    """One folder of sys.path has torch: a first one hides others."""
+    """No folder of sys.path hides the torch of the environment."""
     interpreter = cures.environment.interpreter
     others = [one for one in cures.environment.torches[1:] if one.folder != torch.folder]
-    if not others:
+    if not others or torch.folder in interpreter.own:
         return
     listed = "; ".join(f"{one.version} in {one.folder}" for one in (torch, *others))
     why = "Python imports the first; packages in the other folders were installed for another torch"
-    if torch.folder in interpreter.own:
-        yield note("hidden-torch", f"sys.path has {1 + len(others)} torches: {listed}", why)
-        return
     entries = cures.environment.variables.get("PYTHONPATH", "").split(":")
     cure: tuple[str, ...] = ()
     advice = f"remove {torch.folder} from sys.path: a .pth file in {interpreter.own[0]} may name it"

@@ -303,7 +303,7 @@ def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:
     from builder.proofs.file_checks import static_proofs  # noqa: PLC0415 - auditwheel loads slowly
 
     with open_wheel(wheel) as archive:
-        facts, fault = facts_of(archive, sha256, wheel.stat().st_size), wheel_fault(archive)
+        facts, fault = facts_of(archive, sha256), wheel_fault(archive)
     cells = sorted({proof.cell for proof in sent if proof.cell})
     for cell in cells:
         if why := CellClaims(facts).why_not(cell):
