@@ -58,12 +58,9 @@ class Make:
 
     def _drawn(self, draw: Callable[..., Tensor], shape: Sequence[int], low: float = 0.0, width: float = 1.0) -> Tensor:
         """Return random numbers of `draw`, times `width` and plus `low`; for a complex dtype both parts are drawn."""
-
-        def part() -> Tensor:
-            return low + draw(shape, dtype=torch.float64, generator=self._generator) * width
-
-        real = part()
-        return torch.complex(real, part()) if self.dtype.is_complex else real
+        parts = range(2 if self.dtype.is_complex else 1)
+        drawn = [low + draw(shape, dtype=torch.float64, generator=self._generator) * width for _ in parts]
+        return torch.complex(*drawn) if self.dtype.is_complex else drawn[0]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from builder.gate.amounts import counted
+from builder.gate.amounts import counted, grouped
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome, without_overload
 
 _NO_CASE = (
@@ -119,7 +119,4 @@ def _only_overload(op: str, ops: Sequence[str]) -> str:
 
 
 def _first_case_of_each_op(cases: Iterable[CaseFacts]) -> list[CaseFacts]:
-    found: dict[str, CaseFacts] = {}
-    for case in cases:
-        found.setdefault(case.op, case)
-    return list(found.values())
+    return [found[0] for found in grouped((case.op, case) for case in cases).values()]

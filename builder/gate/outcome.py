@@ -99,7 +99,7 @@ class Outcome:
 class Answer:
     """The output of one run of the gate."""
 
-    #: Versions of torch, cuda, python and glibc, the machine, and for each GPU its name, sm, memory and driver.
+    #: Versions of torch, cuda, python and glibc, the machine, and for each GPU its name, sm and driver.
     where: dict[str, Any]
     #: The ops discovered, `namespace::name.overload` and dotted paths.
     ops: list[str]

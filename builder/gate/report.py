@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from builder.gate.amounts import join_names
+from builder.gate.amounts import grouped, join_names
 from builder.gate.outcome import (
     ACCEPTED,
     FAILED,
@@ -198,18 +198,16 @@ def op_lines(answer: Answer) -> list[str]:
     named = list(dict.fromkeys(one.op or WHOLE for one in answer.outcomes))
     first = [WHOLE] if WHOLE in named else []
     ops = [op if op in named or without_overload(op) not in named else without_overload(op) for op in answer.ops]
-    by_op: dict[str, list[Outcome]] = {op: [] for op in [*first, *ops, *named]}
-    for one in answer.outcomes:
-        by_op[one.op or WHOLE].append(one)
+    by_op: dict[str, Sequence[Outcome]] = dict.fromkeys([*first, *ops, *named], ())
+    by_op.update(grouped((one.op or WHOLE, one) for one in answer.outcomes))
     label = max(map(len, by_op), default=0)
     return [f"{op:<{label}}  {count_checks(outcomes, ())}" for op, outcomes in by_op.items()]
 
 
 def count_checks(outcomes: Iterable[Outcome], checks: Iterable[str]) -> str:
     """Return how many of these checks have which verdict; each check counts once, as in the summary of `build`."""
-    by_check: dict[str, list[Outcome]] = {check: [] for check in checks}
-    for one in outcomes:
-        by_check.setdefault(one.check, []).append(one)
+    by_check: dict[str, Sequence[Outcome]] = dict.fromkeys(checks, ())
+    by_check.update(grouped((one.check, one) for one in outcomes))
     return count_text(
         REMARK if verdict_of(found) == NOT_RUN and any(one.remark for one in found) else verdict_of(found)
         for found in by_check.values()

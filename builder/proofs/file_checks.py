@@ -9,7 +9,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.claimed_cells import CellClaims, provided_by_torch
-from builder.proofs.static.claim import WheelClaim, make_proof, not_run
+from builder.proofs.static.claim import WheelClaim, make_proof
 from builder.proofs.static.contents import check_contents, check_grafted, check_payload, check_size
 from builder.proofs.static.gpu_code import check_device_code
 from builder.proofs.static.linkage import check_linkage_in
@@ -22,7 +22,6 @@ from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.compatibility import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts, open_wheel
 
-_UNREAD = "the libraries of torch in {} were not read, so the wheel's symbols were not looked up"
 #: Folders that every user may write to.
 _SHARED = re.compile(r"/(?:tmp|var/tmp|dev/shm)(?:/|$)")
 #: Debug information that is worth a remark, in bytes.
@@ -32,10 +31,10 @@ _MUCH_DEBUG = 5 * 2**20
 def static_proofs(
     facts: WheelFacts, claim: WheelClaim, provided: frozenset[str], symbols: Mapping[Cell, SymbolTable]
 ) -> list[Proof]:
-    """Run every static check, in the order in which they are printed; linkage once for each claimed cell.
+    """Run every static check, in the order in which they are printed; linkage once for each claimed cell of `symbols`.
 
     `provided` holds the file names of libraries that torch and its NVIDIA packages provide (`libcudart.so.13`); those
-    of the tables in `symbols` are added. Linkage of a claimed cell without a table is not run.
+    of the tables in `symbols` are added.
     """
     provided = provided.union(*(table.libraries for table in symbols.values()))
     proofs = [
@@ -47,12 +46,7 @@ def static_proofs(
         check_contents(facts),
         check_abi3(facts, claim),
         check_stable(facts, claim),
-        *(
-            check_linkage_in(facts, claim, cell, symbols[cell])
-            if cell in symbols
-            else not_run(facts, Check.LINKAGE, _UNREAD.format(cell), cell=cell)
-            for cell in claim.cells
-        ),
+        *(check_linkage_in(facts, claim, cell, symbols[cell]) for cell in claim.cells if cell in symbols),
         check_device_code(facts, claim),
         check_size(facts, claim),
     ]

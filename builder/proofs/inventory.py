@@ -10,7 +10,6 @@ import tempfile
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -63,15 +62,11 @@ class Shelf:
 
     folder: Path
 
-    @cached_property
-    def _known(self) -> set[Release]:
-        found = map(_NAME.fullmatch, (path.name for path in self.folder.glob("torch*.json.gz")))
-        return {Release.parse(match[1]) for match in found if match}
-
     @property
     def releases(self) -> tuple[Release, ...]:
         """The releases with an inventory, oldest first."""
-        return tuple(sorted(self._known))
+        found = map(_NAME.fullmatch, (path.name for path in self.folder.glob("torch*.json.gz")))
+        return tuple(sorted(Release.parse(match[1]) for match in found if match))
 
     def _path(self, release: Release) -> Path:
         return self.folder / f"{release}.json.gz"
@@ -99,7 +94,6 @@ class Shelf:
         data = {"format": _FORMAT, "release": str(release), "table": table.to_json()}
         content = gzip.compress(json.dumps(data, sort_keys=True, separators=(",", ":")).encode(), 1, mtime=0)
         write_atomic(path := self._path(release), content)
-        self._known.add(release)
         return path
 
 

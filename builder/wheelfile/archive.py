@@ -57,6 +57,8 @@ class WheelFile:
 
     #: The wheel file.
     path: Path
+    #: Bytes of the file.
+    size: int
     #: Paths of the files in the order of the archive, without folders.
     names: tuple[str, ...]
 
@@ -66,7 +68,7 @@ class WheelFile:
         if not path.exists():
             raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(path))
         with self._readable():
-            self._size = path.stat().st_size
+            self.size = path.stat().st_size
             with path.open("rb") as stream:
                 self._end = limits.end_record(stream)
             if self._end and self._end.size > limits.MAX_FILE_LIST:  # zipfile reads the complete list into memory
@@ -182,7 +184,7 @@ class WheelFile:
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             raise self.damaged(f"the wheel contains two files of the same name: {', '.join(twice[:5])}")
         for info in files:
-            if info.compress_size > self._size:  # zipfile would ask for this much memory
+            if info.compress_size > self.size:  # zipfile would ask for this much memory
                 raise self.damaged(f"{info.filename} is larger than the wheel that contains it")
             if fault := limits.method_fault(info):
                 raise self.damaged(f"{info.filename} {fault}")

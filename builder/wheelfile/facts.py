@@ -176,7 +176,7 @@ class WheelFacts:
 def read_facts(wheel: Path) -> WheelFacts:
     """Read a wheel from the file alone; raises UsageError when it is not a readable wheel."""
     with open_wheel(wheel) as archive:
-        return facts_of(archive, sha256_of(wheel), wheel.stat().st_size)
+        return facts_of(archive, sha256_of(wheel))
 
 
 def open_wheel(wheel: Path) -> WheelFile:
@@ -185,9 +185,8 @@ def open_wheel(wheel: Path) -> WheelFile:
     return WheelFile(wheel)
 
 
-def facts_of(wheel: WheelFile, sha256: str, size: int) -> WheelFacts:
-    """Read the facts of an open or an installed wheel; raises UsageError when it is damaged."""
-    check_wheel_name(wheel.path.name)
+def facts_of(wheel: WheelFile, sha256: str) -> WheelFacts:
+    """Read the facts of a wheel that `open_wheel` has opened; raises UsageError when it is damaged."""
     project, version, *_ = parse_wheel_filename(wheel.path.name)
     if canonicalize_name(wheel.dist_info.removesuffix(".dist-info").rsplit("-", 1)[0]) != project:
         raise UsageError(
@@ -213,7 +212,7 @@ def facts_of(wheel: WheelFile, sha256: str, size: int) -> WheelFacts:
     return WheelFacts(
         filename=wheel.path.name,
         sha256=sha256,
-        size=size,
+        size=wheel.size,
         name=name,
         version=written,
         tags=wheel.tags,
@@ -368,13 +367,13 @@ def read_library(path: str, file: Path) -> Library | None:
     elf = read_elf(file)
     if elf is None:
         return None
-    code = read_device_code(file)
+    sizes, ptx_isa = read_device_code(file)
     return Library(
         path=path,
-        sass=tuple(name for name in code.sizes if name.startswith("sm_")),
-        ptx=tuple(name for name in code.sizes if name.startswith("compute_")),
-        gpu_code=code.sizes,
-        ptx_isa=code.ptx,
+        sass=tuple(name for name in sizes if name.startswith("sm_")),
+        ptx=tuple(name for name in sizes if name.startswith("compute_")),
+        gpu_code=sizes,
+        ptx_isa=ptx_isa,
         size=file.stat().st_size,
         sha256=sha256_of(file),
         **vars(elf),

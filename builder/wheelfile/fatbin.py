@@ -11,7 +11,6 @@ as `sm_103`.
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -31,20 +30,14 @@ _NAMES = {_PTX: "compute_{}", _SASS: "sm_{}", _LTO: "lto_{}"}
 _SUFFIXES = {0x100000: "a", 0x200000: "f"}
 
 
-@dataclass(frozen=True)
-class DeviceCode:
-    """The GPU code of one library."""
+def read_device_code(library: Path) -> tuple[dict[str, int], dict[str, str]]:
+    """Which GPU code a library has. Raises UsageError for a damaged file, an unknown layout, and too many codes.
 
-    #: Bytes of machine code, PTX and LTO-IR by architecture, e.g. {"sm_80": 4096, "compute_90": 512, "lto_90": 900},
-    #: sorted by number; of code of another kind by the number of the kind, e.g. {"kind77_90": 300}.
-    sizes: dict[str, int]
-    #: Version of the PTX language (ISA) by architecture, e.g. {"compute_90": "8.7"}; the newest of each. nvcc writes
-    #: the version of its own release, and a driver compiles no newer version than its own.
-    ptx: dict[str, str]
-
-
-def read_device_code(library: Path) -> DeviceCode:
-    """Which GPU code a library has. Raises UsageError for a damaged file, an unknown layout, and too many codes."""
+    First, bytes of machine code, PTX and LTO-IR by architecture, e.g. {"sm_80": 4096, "compute_90": 512, "lto_90":
+    900}, sorted by number; of code of another kind by the number of the kind, e.g. {"kind77_90": 300}. Then, the newest
+    version of the PTX language (ISA) by architecture, e.g. {"compute_90": "8.7"}. nvcc writes the version of its own
+    release, and a driver compiles no newer version than its own.
+    """
     found: Counter[tuple[int, str, int]] = Counter()
     versions: dict[str, tuple[int, int]] = {}
     for one in gpu_entries(library):
@@ -54,7 +47,7 @@ def read_device_code(library: Path) -> DeviceCode:
     sizes = {
         FatbinEntry(kind, number, suffix).name: found[number, suffix, kind] for number, suffix, kind in sorted(found)
     }
-    return DeviceCode(sizes, {name: f"{major}.{minor}" for name, (major, minor) in sorted(versions.items()) if major})
+    return sizes, {name: f"{major}.{minor}" for name, (major, minor) in sorted(versions.items()) if major}
 
 
 class FatbinEntry(NamedTuple):
@@ -68,7 +61,7 @@ class FatbinEntry(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The architecture as `DeviceCode.sizes` names it."""
+        """The architecture as `read_device_code` names it."""
         return _NAMES.get(self.kind, f"kind{self.kind}_{{}}").format(f"{self.number}{self.suffix}")
 
 
@@ -86,8 +79,10 @@ def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[FatbinEntry]:
     while start + _CONTAINER.size <= end:
         left -= 1
         magic, version, header, size = _CONTAINER.unpack(_read(stream, start, _CONTAINER.size))
-        if magic == 0:  # padding by the linker between two containers
-            start += _padding(stream, start)
+        if magic == 0:  # padding by the linker between two containers, a multiple of eight bytes
+            stream.seek(start)
+            block = stream.read(1 << 20)
+            start += max(8, (len(block) - len(block.lstrip(b"\0"))) // 8 * 8)
             continue
         stop = start + header + size
         if left < 0 or magic != _MAGIC or version != _VERSION or header < _CONTAINER.size or stop > end:
@@ -136,13 +131,6 @@ def _parts(data: bytes) -> list[FatbinEntry]:
     if len(parts) != count or at != size or any(part.kind == _CONCATENATED for part in parts):
         raise _unknown()
     return parts
-
-
-def _padding(stream: BinaryIO, start: int) -> int:
-    """Bytes of zeros from `start`, a multiple of eight; at least eight."""
-    stream.seek(start)
-    block = stream.read(1 << 20)
-    return max(8, (len(block) - len(block.lstrip(b"\0"))) // 8 * 8)
 
 
 def _read(stream: BinaryIO, start: int, size: int) -> bytes:

@@ -22,8 +22,7 @@ from builder.images.registry import lock_path
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build
 from builder.proof import Proof
-from builder.proofs.cells.cell_run import not_run_in_cell
-from builder.proofs.cells.op_gate import CELL_CHECKS
+from builder.proofs.cells.op_gate import CELL_CHECKS, CellProofs
 from builder.proofs.cells.prover import WheelProver, cell_basis, timed_out
 from builder.store import StoredBuild, work_name, write_atomic
 from builder.untrusted import JsonError, read_json, text
@@ -147,7 +146,7 @@ class RemoteRun(BuildRun):
         if answer.error is None and not answer.no_wheel:
             return answer.proofs
         reason = str(answer.error or "no worker could get the wheel")
-        return not_run_in_cell(reason, task.wheel.sha256, task.cell).proofs
+        return tuple(CellProofs(task.wheel.sha256, task.cell).not_run(reason, CELL_CHECKS))
 
     def _task(self, build: Build) -> BuildTask:
         """The task of a build; its digest covers everything that this machine knows about the build."""

@@ -45,29 +45,21 @@ def tensor_function(case: Case, args: Sequence[Any]) -> Callable[[Sequence[Tenso
     function, kwargs = placed(resolve(case.op), args), dict(case.kwargs)
     # The layout has strings instead of positions: under dynamic=True a position would become a symbol, and torch 2.2
     # and 2.6 cannot trace an assignment to a list item whose index is a symbol.
-    layout: list[tuple[str, Any]] = []
+    layout: list[tuple[str, list[tuple[str, Any]]]] = []
     for arg in args:
-        if isinstance(arg, Tensor):
-            layout.append(("tensor", None))
-        elif isinstance(arg, (list, tuple)) and any(isinstance(item, Tensor) for item in arg):
-            items = [("tensor", None) if isinstance(item, Tensor) else ("constant", item) for item in arg]
-            layout.append(("list", items))
-        else:
-            layout.append(("constant", arg))
+        is_list = isinstance(arg, (list, tuple)) and any(isinstance(item, Tensor) for item in arg)
+        items = arg if is_list else [arg]
+        entries = [("tensor", None) if isinstance(one, Tensor) else ("constant", one) for one in items]
+        layout.append(("list" if is_list else "single", entries))
 
     def call(tensors: Sequence[Tensor]) -> Any:  # noqa: ANN401
         given = iter(tensors)
         built: list[Any] = []
-        for kind, value in layout:
-            if kind == "tensor":
-                built.append(next(given))
-            elif kind == "list":
-                items: list[Any] = []
-                for item_kind, item in value:
-                    items.append(next(given) if item_kind == "tensor" else item)
-                built.append(items)
-            else:
-                built.append(value)
+        for form, entries in layout:
+            items: list[Any] = []
+            for kind, value in entries:
+                items.append(next(given) if kind == "tensor" else value)
+            built.append(items if form == "list" else items[0])
         return function(*built, **kwargs)
 
     return call

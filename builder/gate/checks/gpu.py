@@ -58,15 +58,7 @@ def where(context: Context) -> dict[str, Any]:  # noqa: ARG001
     if error := _unusable("cuda"):
         return {"gpus": [], "no_gpu": f"torch {torch.__version__} cannot compute on the {found[0].name}: {error}"}
     driver = {"driver": rows[0]["driver_version"]} if rows and "driver_version" in rows[0] else {}
-    gpus = [
-        {
-            "name": one.name,
-            "sm": f"sm_{one.major}{one.minor}",
-            "memory": f"{one.total_memory / 2**30:.0f} GiB",
-            **driver,
-        }
-        for one in found
-    ]
+    gpus = [{"name": one.name, "sm": f"sm_{one.major}{one.minor}", **driver} for one in found]
     return {"gpus": gpus, nvidia.PROCESSES: nvidia.most_processes(torch.cuda.mem_get_info()[0], rows)}
 
 
@@ -96,11 +88,6 @@ class GpuResults:
 
     outputs: Outputs
     gradients: list[Tensor]
-
-    @property
-    def results(self) -> list[Tensor]:
-        """The tensors of the result, and those that the op wrote to."""
-        return self.outputs.tensors
 
     def map(self, change: Callable[[Tensor], Tensor]) -> GpuResults:
         """Return it with every tensor changed."""
@@ -235,7 +222,7 @@ def graph(context: Context, case: Case) -> list[Outcome]:
         hidden = error.__context__ if "due to a previous error during capture" in str(error) else None
         return context.failed(case, f"cannot be captured: {sentence(hidden or error)}. {hint}")
     # Outputs first, then inputs: an in-place op returns one of its inputs, and a backward its output gradient.
-    for tensor in [*have.results, *have.gradients]:
+    for tensor in [*have.outputs.tensors, *have.gradients]:
         if tensor.is_cuda:
             tensor.detach().fill_(_OVERWRITTEN)
     _fill(static, other)
@@ -277,7 +264,7 @@ def second_device(context: Context, case: Case) -> list[Outcome]:
     current = torch.cuda.current_device()
     if current != 0:
         failure = f"the op changes the current device from cuda:0 to cuda:{current}"
-    devices = {f"cuda:{tensor.get_device()}" for tensor in have.results if tensor.is_cuda}
+    devices = {f"cuda:{tensor.get_device()}" for tensor in have.outputs.tensors if tensor.is_cuda}
     if devices - {"cuda:1"}:
         failure = f"the result is on {', '.join(sorted(devices))}, the inputs are on cuda:1"
     if failure:

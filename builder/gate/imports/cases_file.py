@@ -88,9 +88,8 @@ def case_facts(number: int, case: Case, imported: bool, on_cpu: Collection[str])
             unknown = error.__cause__ is None or isinstance(error.__cause__, AttributeError)
         except Exception as error:  # noqa: BLE001 (a lazy module may run any code here)
             missing = f"looking up {case.op} raises {sentence(error)}"
-    found = CaseFacts(number, case.op, case.name, case.edge, list(case.devices), dict(case.not_claimed))
-    more = {"cpu_kernel": case.op in on_cpu, "side_effects": case.side_effects, "takes_tensor": tensor}
-    return {**vars(found), "missing": missing, "unknown": unknown, **more}
+    said = (number, case.op, case.name, case.edge, list(case.devices), dict(case.not_claimed))
+    return vars(CaseFacts(*said, missing, unknown, case.op in on_cpu, case.side_effects, tensor))
 
 
 def call_first(root: str, step: Callable[[str], object]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.gate.amounts import counted
+from builder.gate.amounts import counted, grouped
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.jobs import Job
@@ -160,15 +160,13 @@ class ImportOrders:
         if self._left > 1:
             return []
         # The last one. Of each kind of crash, the shortest order shows its stacks.
-        crashes = [one for one in self._shortest().values() if fatal_signal(one.status, one.output)]
+        crashes = [one for one, *_ in self._failures().values() if fatal_signal(one.status, one.output)]
         return [self._job(one.order, WATCH) for one in crashes]
 
-    def _shortest(self) -> dict[tuple[str, int], OrderRun]:
-        """Return the shortest order of each kind of failure."""
-        found: dict[tuple[str, int], OrderRun] = {}
-        for run in sorted((one for one in self._runs if not one.good), key=lambda one: len(one.so_far)):
-            found.setdefault(run.kind, run)
-        return found
+    def _failures(self) -> dict[tuple[str, int], list[OrderRun]]:
+        """Return the orders with each kind of failure, the shortest first."""
+        failed = sorted((one for one in self._runs if not one.good), key=lambda one: len(one.so_far))
+        return grouped((run.kind, run) for run in failed)
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcome of all orders, and "not run" for each companion that is not installed."""
@@ -176,12 +174,8 @@ class ImportOrders:
         missing = [Outcome("import-order", "", one, NOT_RUN, reason.format(one)) for one in self._missing]
         self._runs.sort(key=lambda run: self._orders.index(run.order))
         good = [run for run in self._runs if run.good]
-        evidence: dict[str, Any] = {
-            "modules": self._names,
-            "orders": {", ".join(run.order): "works" if run.good else run.sentence() for run in self._runs},
-            "all orders": len(self._names) <= ALL and not self._spec.needs_first,
-            "called": sorted({run.called for run in good}),
-        }
+        ended = {", ".join(run.order): "works" if run.good else run.sentence() for run in self._runs}
+        evidence: dict[str, Any] = {"orders": ended}
         verdict, reason = self._failed(good, evidence) if len(good) < len(self._runs) else self._worked(good)
         seconds = time.monotonic() - self._began
         return [*missing, Outcome("import-order", "", "", verdict, reason, seconds, evidence)]
@@ -201,9 +195,9 @@ class ImportOrders:
 
     def _failed(self, good: Sequence[OrderRun], evidence: dict[str, Any]) -> tuple[str, str]:
         failures = []
-        for kind, run in self._shortest().items():
+        for kind, alike in self._failures().items():
+            run = alike[0]
             shown = self._watched.get(kind, run)
-            alike = [one for one in self._runs if not one.good and one.kind == kind]
             so_far = ", then ".join(map(self._versioned, run.so_far))
             failures.append(f"{so_far}: {run.step} {shown.sentence()}{self._cure(run, alike, good)}")
             versions = {name: self._versions.get(name, "") for name in run.order}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,25 +39,14 @@ class Journal:
     def step(self, what: str) -> None:
         """Record the step that begins now, e.g. "float16, backward": a crash is reported at this step."""
         self.last_step = what
-        self._write({"step": what})
+        self.add(step=what)
 
-    def outcome(self, outcome: Outcome) -> None:
-        """Record an outcome."""
-        self._write({"outcome": asdict(outcome)})
+    def add(self, **line: Any) -> None:  # noqa: ANN401
+        """Record an `outcome` as a dictionary; `facts`, which are no verdict; or that something is complete.
 
-    def done(self, case: int) -> None:
-        """Record that the outcomes of this case are complete, in a process that runs several."""
-        self._write({"done": case})
-
-    def facts(self, facts: dict[str, Any]) -> None:
-        """Record data that is not a verdict."""
-        self._write({"facts": facts})
-
-    def end(self) -> None:
-        """Record that the task is complete. Without this line the task failed, whatever its exit status is."""
-        self._write({"end": True})
-
-    def _write(self, line: dict[str, Any]) -> None:
+        `done` is the number of a case, in a process that runs several. Without `end` the task failed, whatever its exit
+        status is.
+        """
         copied = os.getpid() != self._process
         text = json.dumps({"forked": True} if copied else line, default=str)
         number = _OF_A_COPY if copied else self._lines

@@ -20,16 +20,7 @@ from builder.gate.outcome import FAILED, NOT_RUN, Accept, Answer, Outcome, Spec,
 from builder.gate.processes import verdicts
 from builder.gate.processes.import_order import ImportOrders
 from builder.gate.processes.jobs import SEND, Job, Queue, plan
-from builder.gate.processes.servers import (
-    HEAP_CHECKS,
-    JUDGE,
-    ORDERS,
-    PLAIN,
-    RESTARTS,
-    Server,
-    Servers,
-    start_command,
-)
+from builder.gate.processes.servers import HEAP_CHECKS, JUDGE, ORDERS, PLAIN, RESTARTS, Server, Servers, start_command
 from builder.gate.system import nvidia, rlimits
 from builder.gate.system.process_end import ProcessExit
 
@@ -286,7 +277,8 @@ class Scheduler:
                 self._report_not_run(self._queue.drop(HEAP_CHECKS), reason)
         else:
             self._handle_lost(lost, status)
-            if self._servers.restart(server.role):
+            if self._servers.starts[server.role] <= RESTARTS:
+                self._servers.start(server.role)
                 return
             reason = f"the process that starts the tasks was killed more than {RESTARTS} times, so it was not restarted"
             self._report_not_run(self._queue.drop(server.role), reason)

@@ -68,12 +68,9 @@ def plain_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def heap_check_environment(environment: Mapping[str, str]) -> dict[str, str] | str:
     """Return the environment with glibc's heap checks, or the reason why they are not available."""
-    version = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
-    found = re.match(r"glibc (\d+)\.(\d+)", version or "")
-    if not found:
-        return "the heap checks need glibc, which is not the C library of this machine"
     checked = {**plain_environment(environment), "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "1"}
-    if (int(found.group(1)), int(found.group(2))) < (2, 34):
+    version = os.confstr("CS_GNU_LIBC_VERSION") or ""  # "glibc 2.36"; torch has no wheels for another C library
+    if [int(number) for number in re.findall(r"\d+", version)] < [2, 34]:
         return checked
     # Since 2.34 the checks are in a separate library in the folder of libc.
     for libc in sorted(path for path in mapped_files() if re.fullmatch(r"libc(\.so\.6|-[\d.]+\.so)", Path(path).name)):
@@ -288,13 +285,6 @@ class Servers:
         for role, server in self._servers.items():
             if role != JUDGE:
                 server.go()
-
-    def restart(self, role: str) -> bool:
-        """Start a server again unless it was restarted RESTARTS times; return whether it was started."""
-        if self.starts[role] > RESTARTS:
-            return False
-        self.start(role)
-        return True
 
     def ready(self) -> list[Server]:
         """Return the servers that accept jobs, the one under the heap checks before the plain one: it is slow."""

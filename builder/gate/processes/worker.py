@@ -77,13 +77,13 @@ def run_job(loaded: Context, command: Mapping[str, Any], key: bytes) -> int:
     for index, data in zip(command["cases"], command["data"]):
         torch.set_rng_state(random_numbers)
         _run_case(replace(job, data=Path(data)), command, loaded.cases[index], journal)
-        journal.done(index)
+        journal.add(done=index)
         if time.perf_counter() - began > command["seconds"]:
             break
     # If the op closed standard output, a flush at exit would fail and look like an error of the job.
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    journal.end()
+    journal.add(end=True)
     return 0
 
 
@@ -112,11 +112,11 @@ def _run_case(context: Context, command: Mapping[str, Any], case: Case | None, j
             while Path(f"/proc/{pid}/cmdline").read_bytes() == own and time.monotonic() < deadline:
                 time.sleep(0.01)
     if isinstance(result, dict):
-        journal.facts(result)
+        journal.add(facts=result)
         return
     seconds = (time.perf_counter() - began) / max(len(result), 1)
     for outcome in result:
-        journal.outcome(replace(outcome, seconds=outcome.seconds or round(seconds, 3)))
+        journal.add(outcome={**vars(outcome), "seconds": outcome.seconds or round(seconds, 3)})
 
 
 def _output_is_log(folder: Path) -> bool:

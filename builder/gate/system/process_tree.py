@@ -19,7 +19,7 @@ SIGKILL, SIGPIPE, SIGSTOP, SIGXFSZ = 9, 13, 19, 25
 END_SECONDS = 30.0
 #: Seconds between two looks at the limits of a program.
 _TICK = 0.5
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
 
 def parents() -> dict[int, int]:
@@ -187,8 +187,8 @@ def main() -> None:
 
     report, file_bytes, seconds, processes = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the program can neither trace the keeper nor take its socket
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # the program can neither trace the keeper nor take its socket
     if file_bytes:
         limit_file_size(file_bytes)
     answer = keep(report, seconds, processes, sys.argv[5:])

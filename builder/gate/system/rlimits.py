@@ -13,14 +13,13 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+from builder.gate.system.process_tree import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE
+
 _PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def exit_with_parent(parent: int) -> None:
@@ -35,12 +34,12 @@ def hide_memory() -> None:
 
     A process of root is not stopped by this.
     """
-    _prctl(_PR_SET_DUMPABLE, 0)
+    _prctl(PR_SET_DUMPABLE, 0)
 
 
 def show_memory() -> None:
     """Undo `hide_memory`, which a fork inherits."""
-    _prctl(_PR_SET_DUMPABLE, 1)
+    _prctl(PR_SET_DUMPABLE, 1)
 
 
 def survive_parent() -> None:
@@ -50,7 +49,7 @@ def survive_parent() -> None:
 
 def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _kibibytes(pid: int, name: str) -> int | None:

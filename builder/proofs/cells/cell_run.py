@@ -361,8 +361,3 @@ def _as_with_gpu(
             return second, ""
     lacking = f"it needs a GPU when it is imported, and there is none here: {outcome.reason}"
     return ImportOutcome(Verdict.NOT_RUN, lacking, {}), lacking
-
-
-def not_run_in_cell(reason: str, sha256: str, cell: Cell) -> CellRun:
-    """Every check of the cell as not run: this machine cannot provide the cell."""
-    return CellRun(None, tuple(CellProofs(sha256, cell).not_run(reason, CELL_CHECKS)))

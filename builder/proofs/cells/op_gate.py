@@ -230,12 +230,10 @@ def summary(outcomes: Sequence[Outcome]) -> tuple[Verdict, str]:
         return verdict, "this check applies to no op and no case"
     if remarks := [one for one in deciding if one.remark]:
         return verdict, "; ".join(_sentences(remarks))
-    reasons: dict[str, set[str]] = {}  # each once, with its ops
-    for outcome in deciding:
-        reasons.setdefault(outcome.reason, set()).update(filter(None, [outcome.op]))
+    reasons = grouped((outcome.reason, outcome.op) for outcome in deciding)  # each once, with its ops
     if len(reasons) == 1 and len(deciding) == len(outcomes):
         return verdict, deciding[0].reason
-    parts = [f"{join_names(sorted(ops))}: {why}" if ops else why for why, ops in reasons.items()]
+    parts = [f"{join_names(sorted({*ops} - {''}))}: {why}" if any(ops) else why for why, ops in reasons.items()]
     return verdict, f"{len(outcomes) - len(deciding)} of {len(outcomes)} passed; {'; '.join(parts)}"
 
 

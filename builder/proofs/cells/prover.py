@@ -20,7 +20,7 @@ from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
 from builder.proof import OF_ANY_WHEEL, Check, Proof, Verdict
 from builder.proofs.cells.driver import gpu_here
-from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, apply_accepts, gate_basis
+from builder.proofs.cells.op_gate import CELL_CHECKS, GATE_CHECKS, CellProofs, apply_accepts, gate_basis
 from builder.proofs.inventory import Release, shelf_of
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import read_requirement
@@ -199,7 +199,7 @@ class WheelProver:
         if not cells:
             return {}
         # Imported here because a wheel that is proven does not need them.
-        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
+        from builder.proofs.cells.cell_run import CellRun, CellRunner  # noqa: PLC0415
         from builder.proofs.cells.turns import TURNS  # noqa: PLC0415
 
         def run(cell: Cell) -> CellRun:
@@ -208,7 +208,7 @@ class WheelProver:
                 try:
                     environments = self._cells_for(subject, cell)
                 except MissingToolError as error:
-                    made = not_run_in_cell(str(error), sha256, cell)
+                    made = CellRun(None, tuple(CellProofs(sha256, cell).not_run(str(error), CELL_CHECKS)))
                 else:
                     runner = CellRunner(self.store, environments, own_log, own_stage, ahead=subject.ahead)
                     symbols_only = missing[cell] == {Check.LINKAGE}  # which needs no import and no gate
@@ -240,12 +240,11 @@ class WheelProver:
         symbols = {cell: run.symbols for cell, run in runs.items() if run.symbols is not None}
         for cell, table in symbols.items():
             # What a cell's torch defines is kept as an inventory, for `verify`; one that the store has stays.
-            release = Release(cell.torch, cell.cuda, cell.platform.removeprefix("linux_"))
+            release = Release(cell.torch, cell.cuda, cell.platform.machine)
             if release not in (shelf := shelf_of(self.store)).releases:
                 shelf.add(release, table)
-        static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
-        found += [proof for proof in static if proof.cell is None or proof.cell in symbols]
+        found += static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         if missing[None] & {*OF_ANY_WHEEL}:
             found += any_wheel_proofs(subject.path, subject.facts, subject.fault)
         return found

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -150,23 +150,13 @@ class Cures:
 
         usable = (
             (torch, cuda)
-            for torch, cuda in self._every_torch()
+            for torch in compat.torches
+            for cuda in compat.torch(torch).variants
             if not compat.why_not(torch, cuda, environment.interpreter.python, environment.platform)
             and driver_runs(environment.machine.driver, cuda, compat)
             and all(self._supports(torch, cuda, gpu) for gpu in environment.machine.gpus)
         )
         return min(usable, key=distance, default=None)
-
-    def unsupported_gpus(self) -> list[Gpu]:
-        """The GPUs that no torch of compat.yaml supports, whatever the Python and the driver."""
-        return [
-            gpu
-            for gpu in dict.fromkeys(self.environment.machine.gpus)
-            if not any(self._supports(torch, cuda, gpu) for torch, cuda in self._every_torch())
-        ]
-
-    def _every_torch(self) -> Iterator[tuple[Torch, Cuda]]:
-        return ((torch, cuda) for torch in self.compat.torches for cuda in self.compat.torch(torch).variants)
 
     def _supports(self, torch: Torch, cuda: Cuda, gpu: Gpu) -> bool:
         """Whether a GPU runs the code of a torch's wheel, and the CUDA compiles for it at run time."""

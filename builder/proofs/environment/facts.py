@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import Distribution, distributions
 from pathlib import Path, PurePosixPath
@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from builder.errors import Code, UsageError
+from builder.gate.amounts import grouped
 from builder.gate.system import nvidia
 from builder.images.network import uv_files
 from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python, Torch
@@ -86,8 +87,7 @@ class InstalledPackage:
     requires: tuple[str, ...] = ()  # its Requires-Dist lines
     installer: str = ""  # the program that installed it, such as `pip`, `uv` or `conda`; may be empty
     source: str = ""  # URL of its source if it does not come from an index, else empty
-    #: Digest of RECORD (`sha256=…`, may be empty) of each shared library, by its path below `folder`.
-    libraries: Mapping[str, str] = field(default_factory=dict)
+    libraries: tuple[str, ...] = ()  # the paths of its shared libraries below `folder`, by its RECORD
     #: What each `import torch` calls: the values of its entry points in the group `torch.backends`.
     backends: tuple[str, ...] = ()
 
@@ -189,10 +189,7 @@ class InstalledEnvironment:
     @cached_property
     def visible(self) -> dict[str, InstalledPackage]:
         """The first distribution of each name: the one that Python imports."""
-        found: dict[str, InstalledPackage] = {}
-        for package in self.packages:
-            found.setdefault(package.name, package)
-        return found
+        return {name: found[0] for name, found in grouped((one.name, one) for one in self.packages).items()}
 
 
 def read_environment(python: Path, machine: Machine | None = None) -> InstalledEnvironment:
@@ -269,11 +266,11 @@ def _package(found: Distribution, folder: Path) -> InstalledPackage | None:
         return None
     if not name:
         return None
-    files: dict[str, str] = {}
+    files: tuple[str, ...] = ()
     with suppress(OSError, ValueError, csv.Error):  # a damaged RECORD
         # Not `found.files`: since Python 3.12 it leaves out files that were deleted.
         rows = csv.reader((found.read_text("RECORD") or "").splitlines())
-        files = {row[0]: "".join(row[1:2]) for row in rows if row and _LIBRARY.search(PurePosixPath(row[0]).name)}
+        files = tuple(dict.fromkeys(row[0] for row in rows if row and _LIBRARY.search(PurePosixPath(row[0]).name)))
     return InstalledPackage(
         name=canonicalize_name(name),
         version=version,

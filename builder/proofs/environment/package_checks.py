@@ -109,7 +109,7 @@ def _linkage(
 ) -> Iterator[Finding]:
     """A fault if the linker would refuse a library of the package beside this torch."""
     needs, lacks = list[str](), list[str]()  # as sentences
-    absent, undefined, unlinked = list[str](), list[str](), list[str]()
+    absent, undefined = list[str](), list[str]()
     # A program chooses among libraries that do not link torch, such as one for each CUDA, and loads them itself.
     for library in (one for one in facts.libraries if links_torch(one)):
         path, lost = library.path, evidence["absent"].get(library.path)
@@ -117,8 +117,7 @@ def _linkage(
         names = [name for name in lost or () if TORCH_OR_CUDA.match(name)]
         missing = [name for name in evidence["missing"].get(path, ()) if lost is None or is_torch_cxx(name)]
         has_all = all(any(symbol in one.defined for one in table.libraries.values()) for symbol in missing)
-        if missing and not library.needs_torch and has_all:
-            unlinked.append(path)
+        if not library.needs_torch and has_all:  # it loads after the package has made the symbols of torch global
             missing = []
         absent += names
         undefined += missing
@@ -131,10 +130,6 @@ def _linkage(
         why, cure, advice = _cause(cures, torch, package, facts, absent)
         why += "" if absent else f": `undefined symbol: {undefined[0]}`"
         yield fault("extension-of-another-torch", what, why, cure, advice)
-    elif unlinked:
-        what = f"{package} calls torch from a library that is not linked to it: {join_names(unlinked)}"
-        why = "the library loads only after the package has made the symbols of torch global"
-        yield note("extension-not-linked-to-torch", what, why)
 
 
 def _cause(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from builder.errors import UsageError
 from builder.gate.amounts import join_names
@@ -32,16 +31,13 @@ def no_torch(cures: Cures) -> Finding:
 
 
 def check_path(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
-    """One folder of sys.path has torch: a first one hides others."""
+    """No folder of sys.path hides the torch of the environment."""
     interpreter = cures.environment.interpreter
     others = [one for one in cures.environment.torches[1:] if one.folder != torch.folder]
-    if not others:
+    if not others or torch.folder in interpreter.own:
         return
     listed = "; ".join(f"{one.version} in {one.folder}" for one in (torch, *others))
     why = "Python imports the first; packages in the other folders were installed for another torch"
-    if torch.folder in interpreter.own:
-        yield note("hidden-torch", f"sys.path has {1 + len(others)} torches: {listed}", why)
-        return
     entries = cures.environment.variables.get("PYTHONPATH", "").split(":")
     cure: tuple[str, ...] = ()
     advice = f"remove {torch.folder} from sys.path: a .pth file in {interpreter.own[0]} may name it"
@@ -53,21 +49,6 @@ def check_path(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
         advice = "remove the folder from the file that sets PYTHONPATH"
     what = f"the torch of the environment is hidden by another one on sys.path: {listed}"
     yield fault("two-torches", what, why, cure, advice)
-
-
-def check_records(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
-    """The folder has one dist-info folder of torch: an interrupted update leaves a second."""
-    found = [one for one in cures.environment.packages if one.name == "torch" and one.folder == torch.folder]
-    if len(found) < 2:
-        return
-    versions = ", ".join(sorted((package.version for package in found), key=Version))
-    requirement = f"torch=={torch.package.version}" if torch.package else "torch"
-    yield fault(
-        "two-records-of-torch",
-        f"{torch.folder} has metadata of torch {versions}, but only the files of {torch.version}",
-        "an installation was interrupted; installers read the wrong version and do not replace the files",
-        (cures.remove("torch"), cures.remove("torch"), cures.install(requirement, index=cures.index_of(torch))),
-    )
 
 
 def check_installers(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
@@ -259,13 +240,11 @@ def _other_torch(cures: Cures) -> tuple[tuple[str, ...], str]:
     """The command that installs a torch for this Python, driver and these GPUs, or why there is none."""
     if cure := cures.fitting_torch():
         return cure, ""
-    if none := cures.unsupported_gpus():
-        return (), f"no torch in buildfarm's version table supports the {_named(none)}"
     machine = cures.environment.machine
     where = " and ".join(filter(None, [machine.driver and f"driver {machine.driver}", _named(machine.gpus)]))
     return (), (
         f"no torch in buildfarm's version table is for Python {cures.environment.interpreter.python} and {where}:"
-        " update the driver or Python"
+        " update the driver or Python, or use another GPU"
     )
 
 
@@ -278,7 +257,7 @@ def _torch_code(cures: Cures, torch: TorchInstall) -> tuple[str, ...]:
     codes: dict[str, int] = {}
     for library in sorted(torch.libraries.glob("libtorch_cuda*.so")):
         try:
-            codes.update(read_device_code(library).sizes)
+            codes.update(read_device_code(library)[0])
         except UsageError:
             continue
     if codes:

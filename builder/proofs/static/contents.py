@@ -48,7 +48,7 @@ def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
     errors = []
     own = [library for library in facts.libraries if not library.foreign]
     if claim.foreign and not facts.libraries and all(tag.endswith("-any") for tag in facts.tags):
-        return make_proof(facts, Check.PAYLOAD, [], good="pure Python, without a library", evidence={"libraries": {}})
+        return make_proof(facts, Check.PAYLOAD, [], good="pure Python, without a library")
     if not own:
         tags = ", ".join(facts.tags) or "untagged"
         why = why_no_cuda(claim.cuda_sources) if claim.cuda_required else "check `ext_modules` in setup.py"
@@ -56,9 +56,8 @@ def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
     elif claim.cuda_required and not any(library.fatbin for library in own):
         names = join_names([library.basename for library in own])
         errors.append(f"no GPU code in {names}: {why_no_cuda(claim.cuda_sources)}")
-    evidence = {"libraries": {library.path: {"gpu_code": library.fatbin} for library in own}}
     good = f"{len(own)} {'library' if len(own) == 1 else 'libraries'}"
-    return make_proof(facts, Check.PAYLOAD, errors, good=good, evidence=evidence)
+    return make_proof(facts, Check.PAYLOAD, errors, good=good)
 
 
 def check_grafted(facts: WheelFacts, provided: frozenset[str], *, foreign: bool = False) -> Proof:
@@ -219,8 +218,7 @@ def check_size(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
         why = f"; unpacked, the largest libraries are {join_names(named)}" if named else ""
         errors.append(f"the wheel has {size_text(facts.size)}, more than its limit of {size_text(claim.max_size)}{why}")
     good = f"{size_text(facts.size)} of at most {size_text(claim.max_size)}"
-    sizes = {library.path: library.size for library in facts.libraries}
-    return make_proof(facts, Check.SIZE, errors, good=good, evidence={"limit": claim.max_size, "libraries": sizes})
+    return make_proof(facts, Check.SIZE, errors, good=good)
 
 
 def _text(library: Library) -> str:

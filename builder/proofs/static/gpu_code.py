@@ -204,10 +204,7 @@ def _of_library(library: Library, gpu: Gpu, compat: Compat, floor: str) -> GpuAn
 
 def _by_arch(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """The first GPU of each architecture, as `A100 (8.0)`."""
-    names: dict[Arch, str] = {}
-    for gpu in gpus:
-        names.setdefault(gpu.arch, str(gpu))
-    return tuple(names.values())
+    return tuple(names[0] for names in grouped((gpu.arch, str(gpu)) for gpu in gpus).values())
 
 
 def _too_old(found: Sequence[GpuAnswer], driver: str, floor: str) -> list[str]:

@@ -43,11 +43,6 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
         Check.METADATA,
         errors,
         good=facts.version,
-        evidence={
-            "version": facts.version,
-            "requires_dist": list(facts.requires_dist),
-            "requires_python": facts.requires_python,
-        },
         remarks=[
             *(_by_url(one) for one in by_url.values() if one not in required.get("torch", ())),
             *([f"the version {facts.version} {uncertain}"] if uncertain else []),

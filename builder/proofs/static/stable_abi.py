@@ -39,15 +39,14 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
                 f"{library.path} calls {join_names(calls)} and links no library of CUDA: `linkage` says whether those"
                 " of torch bring the functions"
             )
-    needed = {library.path: oldest_torch(library.undefined) for library in facts.libraries}
-    floors = {path: torch.series if torch else "" for path, torch in needed.items()}
-    floor = oldest.series if (oldest := max(filter(None, needed.values()), default=None)) else ""
+    oldest = oldest_torch(symbol for library in facts.libraries for symbol in library.undefined)
+    floor = oldest.series if oldest else ""
     return make_proof(
         facts,
         Check.STABLE,
         errors,
         good=f"torch >= {floor}" if floor else "uses no function of torch",
-        evidence={"floor": floor, "libraries": floors},
+        evidence={"floor": floor},
         remarks=remarks,
     )
 
@@ -125,7 +124,6 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
                 'build with py_limited_api=True, and set py_limited_api="cp310" for bdist_wheel'
             )
         return make_proof(facts, Check.ABI3, errors, good="calls no Python function")
-    evidence = {}
     for path, symbols in used.items():
         file = MODULE_FILE.fullmatch(path.rpartition("/")[2])
         floor = max(min(oldest), ABI3T_SINCE) if file and only_new(file) else min(oldest)
@@ -143,8 +141,7 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
                 f"{path} uses {join_names(definitions)}, whose PyModuleDef abi3t does not have: define"
                 f" Py_TARGET_ABI3T=0x030f0000, and export {entry_points(file['module'])[1]}"
             )
-        evidence[path] = {"private": private, "newer": newer}
-    return make_proof(facts, Check.ABI3, errors, good=f"Python >= {min(oldest)}", evidence={"libraries": evidence})
+    return make_proof(facts, Check.ABI3, errors, good=f"Python >= {min(oldest)}")
 
 
 def _added(symbol: str) -> Python | None:

@@ -17,7 +17,7 @@ from auditwheel.policy import Policy, WheelPolicies
 from packaging.tags import Tag, parse_tag
 from packaging.utils import parse_wheel_filename
 
-from builder.gate.amounts import counted, join_names
+from builder.gate.amounts import counted, grouped, join_names
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.gate.system.process_end import demangle
 from builder.matrix.axes import ABI3T_SINCE, Python
@@ -323,20 +323,16 @@ def _users(library: Library, versions: set[str]) -> list[str]:
 
 def _unprovided(facts: WheelFacts, system: frozenset[str], provided: frozenset[str], system_name: str) -> list[str]:
     """Needed libraries that neither the wheel, nor torch, nor the promised system provides."""
-    inside = {name for library in facts.libraries for name in (library.basename, library.soname)}
-    users: dict[tuple[str, ...], list[str]] = {}
-    for library in facts.libraries:
-        missing = [
-            name
-            for name in library.needed
-            if name not in inside | provided | system and name not in _LOADERS and not is_driver_library(name)
-        ]
-        if missing:
-            users.setdefault(tuple(missing), []).append(library.path)
+    known = provided.union(system, _LOADERS, *((one.basename, one.soname) for one in facts.libraries))
+    users = grouped(
+        (tuple(name for name in one.needed if name not in known and not is_driver_library(name)), one.path)
+        for one in facts.libraries
+    )
     return [
         f"{join_names(paths)} {'need' if len(paths) > 1 else 'needs'} {join_names(missing)},"
         f" which neither torch nor {system_name} provides"
         for missing, paths in users.items()
+        if missing
     ]
 
 

@@ -191,7 +191,7 @@ class Judge:
                 yield _no_cell(facts, proof, claimed)
             elif proof.check is Check.TAGS:
                 yield _floor(facts, proof, [*outside.remarks(), *_dropped(facts, claimed)])
-            elif proof.check is not Check.LINKAGE:
+            else:
                 yield proof
         yield check_loader(facts)
         yield from self._gpus(facts)

@@ -48,12 +48,12 @@ class Linker:
         An inventory of a different CUDA major version counts only if the user names the CUDA, or names a torch without
         an inventory of the wheel's CUDA.
         """
-        cells: dict[Cell, Release] = {}
-        for release in self.shelf.releases:
-            if f"linux_{release.machine}" == self.platform and self._asked(release.torch, release.cuda):
-                python = self._python(release.torch)
-                if python:
-                    cells[Cell(release.torch, release.cuda, python, self.platform)] = release
+        asked = (one for one in self.shelf.releases if one.machine == self.platform.machine and self._asked(one))
+        cells = {
+            Cell(one.torch, one.cuda, python, self.platform): one
+            for one in asked
+            if (python := self._python(one.torch))
+        }
         if self.select.cuda:
             return cells
         same = {cell: release for cell, release in cells.items() if not self._other_runtime(cell.cuda)}
@@ -190,11 +190,10 @@ class Linker:
         variant = self.claims.variant
         return bool(variant) and not variant.startswith(f"cu{cuda.major}")
 
-    def _asked(self, torch: Torch, cuda: Cuda) -> bool:
-        named = {str(torch), torch.series}
-        return (not self.select.torch or not named.isdisjoint(self.select.torch)) and (
-            not self.select.cuda or cuda in {Cuda.parse(text) for text in self.select.cuda}
-        )
+    def _asked(self, release: Release) -> bool:
+        torches, cudas = self.select.torch, [Cuda.parse(text) for text in self.select.cuda]
+        of_torch = not torches or str(release.torch) in torches or release.torch.series in torches
+        return of_torch and (not cudas or release.cuda in cudas)
 
     def _python(self, torch: Torch) -> Python | None:
         """The newest Python that the wheel's tags admit and this torch has a wheel for; None if there is none."""
@@ -223,7 +222,7 @@ class Linker:
         linked = [one.torch for one in self.cells if self.select.cuda or not self._other_runtime(one.cuda)]
         known = {name for torch in linked for name in (str(torch), torch.series)}
         wanted = [
-            Release(torch, cuda, self.platform.removeprefix("linux_"))
+            Release(torch, cuda, self.platform.machine)
             for torch in (compat.releases(text)[-1] for text in series if text not in known)
             for cuda in self._cudas(torch)
             if self._python(torch) and not compat.why_not_platform(torch, cuda, self.platform)

@@ -303,16 +303,14 @@ def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:
     from builder.proofs.file_checks import static_proofs  # noqa: PLC0415 - auditwheel loads slowly
 
     with open_wheel(wheel) as archive:
-        facts, fault = facts_of(archive, sha256, wheel.stat().st_size), wheel_fault(archive)
+        facts, fault = facts_of(archive, sha256), wheel_fault(archive)
     cells = sorted({proof.cell for proof in sent if proof.cell})
     for cell in cells:
         if why := CellClaims(facts).why_not(cell):
             raise UsageError(f"there are proofs in {cell}, but {why.reason}", Code.PROOFS_NOT_USABLE)
     # Whether the wheel must contain GPU code is in the recipe, which the server does not have.
     claim = replace(foreign_claim(facts, cells), cuda_required=False)
-    own = {
-        proof.check: proof for proof in static_proofs(facts, claim, provided_by_torch(facts), {}) if proof.cell is None
-    }
+    own = {proof.check: proof for proof in static_proofs(facts, claim, provided_by_torch(facts), {})}
     if fault:
         own[Check.RECORD] = make_proof(facts, Check.RECORD, [fault])
     for proof in sent:

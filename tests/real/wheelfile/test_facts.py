@@ -164,7 +164,7 @@ SECTIONS: dict[str, tuple[bytes, tuple[str, ...], tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("section", "sass", "ptx"), SECTIONS.values(), ids=SECTIONS)
 def test_architectures_listed(tmp_path: Path, section: bytes, sass: tuple[str, ...], ptx: tuple[str, ...]) -> None:
-    found = read_device_code(with_gpu_code(tmp_path, section)).sizes
+    found = read_device_code(with_gpu_code(tmp_path, section))[0]
     assert tuple(code for code in found if code.startswith("sm_")) == sass
     assert tuple(code for code in found if code.startswith("compute_")) == ptx
 
@@ -199,10 +199,10 @@ def concatenated(header: str) -> bytes:
 
 
 def test_concatenated_entries_are_read_one_by_one(tmp_path: Path) -> None:
-    found = read_device_code(with_gpu_code(tmp_path, concatenated(PTX_HEADER) + concatenated(SASS_HEADER)))
-    assert list(found.sizes) == ["compute_80", "sm_100f", "compute_103a", "sm_103a", "compute_120", "sm_120"]
-    assert found.ptx == {"compute_80": "9.5", "compute_103a": "9.5", "compute_120": "9.5"}
-    assert 1960 <= sum(size for code, size in found.sizes.items() if code.startswith("sm_")) <= 1968
+    sizes, ptx = read_device_code(with_gpu_code(tmp_path, concatenated(PTX_HEADER) + concatenated(SASS_HEADER)))
+    assert list(sizes) == ["compute_80", "sm_100f", "compute_103a", "sm_103a", "compute_120", "sm_120"]
+    assert ptx == {"compute_80": "9.5", "compute_103a": "9.5", "compute_120": "9.5"}
+    assert 1960 <= sum(size for code, size in sizes.items() if code.startswith("sm_")) <= 1968
 
 
 @pytest.mark.parametrize("at", [64, 68, 72 + 76])
@@ -216,10 +216,10 @@ def test_concatenated_entries_of_another_layout_are_an_error(tmp_path: Path, at:
 
 def test_the_bytes_of_all_sources_are_added(tmp_path: Path) -> None:
     one = fat_binary((2, 90, 0x11), (2, 80, 0x11))
-    single = read_device_code(with_gpu_code(tmp_path, one)).sizes
-    assert read_device_code(with_gpu_code(tmp_path, one * 3)).sizes == {code: 3 * size for code, size in single.items()}
+    single = read_device_code(with_gpu_code(tmp_path, one))[0]
+    assert read_device_code(with_gpu_code(tmp_path, one * 3))[0] == {code: 3 * size for code, size in single.items()}
     assert min(single.values()) > 0
-    assert read_device_code(compiled(tmp_path, "int f() { return 1; }")).sizes == {}
+    assert read_device_code(compiled(tmp_path, "int f() { return 1; }"))[0] == {}
 
 
 def test_other_kinds_are_listed_too(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_one_cure_of_two_faults_is_printed_once() -> None:
 def test_without_a_torch_for_the_machine_the_advice_says_what_is_missing() -> None:
     for machine, code, advice in (
         (gpu("RTX 5090", 12, 0, "470.10"), "driver-too-old", "driver 470.10 and RTX 5090 (sm_120): update the driver"),
-        (gpu("Rubin", 10, 7, "610.10"), "gpu-unknown-to-nvrtc", "no torch in buildfarm's version table supports the R"),
+        (gpu("Rubin", 10, 7, "610.10"), "gpu-unknown-to-nvrtc", "no torch in buildfarm's version table is for Python"),
     ):
         first = findings(check_gpus, environment("2.11.0+cu130", "13.0", machine=machine))[0]
         assert (first.code, first.cure) == (code, ())
@@ -185,7 +185,7 @@ def test_a_torch_in_the_user_site_hides_that_of_the_environment() -> None:
     one = only(findings(torch_checks.check_path, hidden), "two-torches")
     assert one.cure == ("export PYTHONNOUSERSITE=1",)
     visible = replace(found, torches=(*found.torches, other))
-    only(findings(torch_checks.check_path, visible), "hidden-torch", Severity.NOTE)
+    assert findings(torch_checks.check_path, visible) == []
 
 
 @pytest.mark.parametrize("marker", ["", "; extra == 'with-cuda'"])

@@ -39,8 +39,8 @@ def run_child(ops: list[str], command: dict[str, Any], key: int) -> int:
         look_for_gpu(ops, journal)
     for number in command["cases"]:
         run_case(command, ops[number], os.getppid(), journal)
-        journal.done(number)
-    journal.end()
+        journal.add(done=number)
+    journal.add(end=True)
     return 0
 
 
@@ -52,9 +52,9 @@ def look_for_gpu(ops: list[str], journal: Journal) -> None:
         case "ns::gpu-driver-hangs":
             time.sleep(600)
         case "ns::gpu-for-one":
-            journal.facts({"gpus": [{"name": "small"}], PROCESSES: 1})
+            journal.add(facts={"gpus": [{"name": "small"}], PROCESSES: 1})
         case _:
-            journal.facts({"gpus": [], "no_gpu": "no GPU in a test"})
+            journal.add(facts={"gpus": [], "no_gpu": "no GPU in a test"})
 
 
 def run_case(command: dict[str, Any], op: str, parent: int, journal: Journal) -> None:  # noqa: PLR0912 (a table)
@@ -100,9 +100,9 @@ def run_case(command: dict[str, Any], op: str, parent: int, journal: Journal) ->
             time.sleep(0.2)
             lock.rmdir()
         case "ns::wrong":
-            journal.outcome(Outcome(command["check"], op, "plain", FAILED, "1 is not 2"))
+            journal.add(outcome=vars(Outcome(command["check"], op, "plain", FAILED, "1 is not 2")))
     if not op.endswith("ns::wrong") and ":send_" not in command["function"]:
-        journal.outcome(Outcome(command["check"], op, "plain", PASSED))
+        journal.add(outcome=vars(Outcome(command["check"], op, "plain", PASSED)))
 
 
 def daemon(size: int) -> None:

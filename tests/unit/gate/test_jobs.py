@@ -313,10 +313,10 @@ def test_an_incomplete_line_and_a_missing_file_are_ignored(tmp_path: Path) -> No
 def test_a_line_without_the_key_is_noticed(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "journal"
     journal = Journal(str(path), KEY)
-    journal.outcome(DONE)
+    journal.add(outcome=vars(DONE))
     with path.open("ab") as file:
         file.write(line)
-    journal.end()
+    journal.add(end=True)
     record = read(path, KEY)
     assert record.foreign
     assert not record.ended
@@ -326,8 +326,8 @@ def test_lines_cannot_be_repeated_left_out_or_taken_from_another_task(tmp_path: 
     path = tmp_path / "journal"
     journal = Journal(str(path), KEY)
     journal.step("x")
-    journal.outcome(DONE)
-    journal.end()
+    journal.add(outcome=vars(DONE))
+    journal.add(end=True)
     first, second, third = path.read_bytes().splitlines(keepends=True)
     for changed in (first + first, first + third, second + third, first + second + third + third):
         path.write_bytes(changed)
@@ -341,7 +341,7 @@ def test_a_copy_of_the_process_records_itself_and_exits(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "journal"), KEY)
     pid = os.fork()
     if pid == 0:
-        journal.end()
+        journal.add(end=True)
         os._exit(9)  # not reached
     assert os.waitpid(pid, 0)[1] == 0
     record = read(tmp_path / "journal", KEY)

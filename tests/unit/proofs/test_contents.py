@@ -260,7 +260,7 @@ def test_linkage_is_proven_in_each_cell() -> None:
     claimed = claim(cells=(CELL, OTHER), requires=("torch>=2.11,<2.13",))
     proofs = static_proofs(wheel_facts(gpu_library("sm_90")), claimed, PROVIDED, {CELL: table()})
     linkage = {proof.cell: proof.verdict for proof in proofs if proof.check is Check.LINKAGE}
-    assert linkage == {CELL: Verdict.PASSED, OTHER: Verdict.NOT_RUN}
+    assert linkage == {CELL: Verdict.PASSED}  # the symbols of the other cell were not read
 
 
 def test_stable_wheel_has_two_further_checks() -> None:
