@@ -27,7 +27,7 @@ from builder.log import print_warning
 from builder.process import kill_orphans, raise_if_interrupted
 from builder.proof import Proof, proofs_of
 from builder.records import BuildRecord
-from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, remove_tree, split_url, text
+from builder.untrusted import MAX_OWN_JSON, known_json, remove_tree, split_url, text
 
 #: The file that every store has: it also tells backups to leave the folder out (Cache Directory Tagging).
 MARK = "CACHEDIR.TAG"
@@ -181,7 +181,7 @@ class Store:
             os.close(descriptor)
 
     def use(self, target: str) -> None:
-        """Note that a path of the store is used now."""
+        """Note that a path of the store is used now: `store prune` deletes what was not."""
         with suppress(OSError):
             os.utime(self.root / target)
 
@@ -214,19 +214,13 @@ class Store:
     def find(self, digest: str) -> StoredBuild | None:
         """The finished build of this digest, or None. Without its wheel or a readable record it counts as none."""
         folder = self.root / "builds" / digest
-        try:
-            stored = read_json(
-                folder / "build.json",
-                lambda data: StoredBuild(
-                    digest,
-                    folder / text(data["wheel"]),
-                    BuildRecord.from_json(data),
-                    sha256=text(data.get("sha256", "")),
-                ),
-            )
-        except (FileNotFoundError, JsonError):
-            return None
-        return stored if stored.wheel.is_file() else None
+        stored = known_json(
+            folder / "build.json",
+            lambda data: StoredBuild(
+                digest, folder / text(data["wheel"]), BuildRecord.from_json(data), text(data.get("sha256", ""))
+            ),
+        )
+        return stored if stored and stored.wheel.is_file() else None
 
     def add(self, digest: str, wheel: Path, record: BuildRecord) -> StoredBuild:
         """Copy a finished wheel and its record into the store as one folder. The caller holds the digest's lock."""
@@ -327,10 +321,5 @@ class Store:
 
     def proofs(self, wheel: str) -> list[Proof]:
         """Return all proofs of a wheel, by its sha256; none if their file is missing or unreadable."""
-        path = self.root / "proofs" / f"{wheel}.json"
-        with suppress(OSError):
-            os.utime(path)  # `store prune` deletes what was not used
-        try:
-            return read_json(path, proofs_of, limit=MAX_OWN_JSON)
-        except (OSError, JsonError):  # no file, or written by a different version
-            return []
+        self.use(f"proofs/{wheel}.json")
+        return known_json(self.root / "proofs" / f"{wheel}.json", proofs_of, limit=MAX_OWN_JSON) or []

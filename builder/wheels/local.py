@@ -256,7 +256,7 @@ class LocalBuild:
         """The variables of a build that calls its compilers through the launchers; also writes the job's file."""
         executor, tree = self._executor, place / "src"
         variables = shell_variables(uv_variables())
-        maps = prefix_map_flags({tree: "."}, self._compiler.version, stores={environment.folder: "environment"})
+        maps = prefix_map_flags({tree: "."}, stores={environment.folder: "environment"})
         variables |= merge_variables(maps, build_variables(job))
         variables |= {
             "PATH": f"{environment.folder / 'bin'}{os.pathsep}{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",

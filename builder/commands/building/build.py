@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -115,16 +115,7 @@ def _added(options: BuildOptions) -> Added | None:
     if options.matrix.exists():  # a selection without a cell must not change the project
         select_versions(load_matrix(options.matrix), options.select, Compat.load())
         Compat.load().check_archs(options.archs, "--arch")
-    new = AddOptions(
-        source=options.source,
-        torch=options.torch,
-        cuda=options.cuda,
-        python=options.python,
-        arch=options.arch,
-        matrix=options.matrix,
-        store=options.store,
-    )
-    added = run_add(new)
+    added = run_add(AddOptions(**{one.name: getattr(options, one.name) for one in fields(AddOptions)}))
     print_line(added_text(added).rstrip())
     return added
 

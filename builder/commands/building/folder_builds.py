@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from builder.formats import digest_of
 from builder.gate.amounts import join_names
@@ -15,7 +14,7 @@ from builder.log import print_line
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.store import Store, StoredBuild, project_key, write_atomic
-from builder.untrusted import JsonError, read_json
+from builder.untrusted import known_json
 
 
 def remember(store: Store, build: Build, recipe: Recipe, digest: str) -> None:
@@ -51,12 +50,10 @@ def _notes(store: Store, kind: str, recipe: Recipe) -> Path:
 
 def _changed(note: Path, files: Mapping[str, bytes]) -> list[str] | None:
     """The source files that changed since the last wheel; None if that is not known."""
-    try:
-        before: dict[str, Any] = read_json(note, dict)
-    except (OSError, JsonError):
+    before, now = known_json(note, dict), _digests(files)
+    if before is None or not now:
         return None
-    now = _digests(files)
-    return sorted(name for name in {*before, *now} if before.get(name) != now.get(name)) if now else None
+    return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
 
 def _digests(files: Mapping[str, bytes]) -> dict[str, str]:

@@ -17,12 +17,12 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from builder.errors import BuildfarmError, Code, UsageError, mask_credentials
+from builder.errors import Code, UsageError, mask_credentials
 from builder.gate.amounts import join_names
 from builder.gate.report import Causes, causes_of
 from builder.log import print_warning
 from builder.progress.display import Timeline, clock
-from builder.proof import Proof, Verdict
+from builder.proof import Proof, Verdict, proofs_of
 from builder.publish.index.levels import levels
 from builder.publish.proof_lines import counts, findings, proven_on
 from builder.store import Store, write_atomic
@@ -265,7 +265,7 @@ def report_of(run: Run) -> tuple[list[BuildView], list[tuple[str, int]]]:
 
 def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
     name, has_wheel = str(entry["build"]), "wheel" in entry
-    proofs = _proofs(entry.get("proofs", ()))
+    proofs = proofs_of(entry.get("proofs", []))
     result, timeline = run.result(entry), run.timeline or Timeline()
     log, error = run.logs.get(name), str(entry["error"] or "").removeprefix(f"{name}: ")
     own = [one for one in timeline.stages if one.build.partition(" in ")[0] == name]
@@ -284,17 +284,6 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         cells=tuple(_cell(cell, proofs) for cell in map(str, entry["serves"])),
         log=read_end(Path(log)) if log else None,
     )
-
-
-def _proofs(entries: Sequence[dict[str, Any]]) -> list[Proof]:
-    """The proofs of an entry; those with a check that this buildfarm does not know are left out."""
-    found = []
-    for entry in entries:
-        try:
-            found.append(Proof.from_json(entry))
-        except (KeyError, ValueError, TypeError, BuildfarmError):
-            continue
-    return found
 
 
 def _cell(cell: str, proofs: Sequence[Proof]) -> CellView:

@@ -750,8 +750,8 @@ def test_a_run_killed_in_the_middle_does_no_harm(repository: tuple[Path, str], t
 
 
 GIT_FAULTS = {
-    "branch": (UsageError, "{url}", "main", r"'main' is not a full commit hash"),
-    "short hash": (UsageError, "{url}", "{short}", r"is not a full commit hash"),
+    "branch": (UsageError, "{url}", "main", r"has no commit main"),
+    "short hash": (MissingToolError, "{url}", "{short}", r"the checked-out files differ"),
     "no such commit": (UsageError, "{url}", "0" * 40, r"has no commit 0{40}"),
     "no repository": (MissingToolError, "{url}-absent", "{first}", r"git fetch failed: fatal: "),
     "no server": (MissingToolError, "http://me:secret@127.0.0.1:9/x", "{first}", r"git fetch failed: fatal: "),
