@@ -5,9 +5,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -49,17 +48,12 @@ def coloured_counts(counts: str) -> str:
     return counts
 
 
-def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
-    """A table without lines; no cell is folded, and the columns in `right` are aligned to the right."""
+def plain_table(*columns: str) -> Table:
+    """A table without lines, of which no cell is folded."""
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+        table.add_column(column, no_wrap=True)
     return table
-
-
-def fits(table: Table) -> bool:
-    """Whether a table can be printed without folding or cutting a cell."""
-    return Console(width=10_000).measure(table).maximum <= output_width()
 
 
 def to_text(*parts: Table | str) -> str:
