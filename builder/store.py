@@ -20,7 +20,6 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
-from platformdirs import user_cache_path
 
 from builder.formats import digest_of, sha256_of
 from builder.log import print_warning
@@ -37,13 +36,6 @@ MARK = "CACHEDIR.TAG"
 ROOT = Path("/var/tmp")  # noqa: S108
 #: How the name of a folder in `envs` begins that keeps the bytecode of an environment's packages.
 BYTECODE = "bytecode-"
-
-
-def default_store() -> Path:
-    """Return the store's folder without `--store`: BUILDFARM_STORE, or `buildfarm` in the user's cache folder."""
-    if chosen := os.environ.get("BUILDFARM_STORE"):
-        return Path(chosen).expanduser().absolute()
-    return user_cache_path("buildfarm")
 
 
 def work_name(digest: str) -> str:
