@@ -32,29 +32,16 @@ def last_wheels(store: Store, recipe: Recipe) -> list[StoredBuild]:
 def compiling(store: Store, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> Iterator[None]:
     """Say why a wheel is compiled again; afterwards note the source files from which it was made."""
     note = _notes(store, "sources/last", recipe) / f"{build}.json"
-    changed = _changed(note, files)
-    if changed:
-        why = f", because these files changed since the last wheel: {join_names(changed)}"
-    else:
+    now = {name: digest_of(line.hex()) for name, line in files.items()}
+    if now and (before := known_json(note, dict)) is not None:
         why = ": no source file changed; the recipe, the GPU architectures, the tools or buildfarm itself changed"
-    if changed is not None:
+        if changed := sorted(name for name in {*before, *now} if before.get(name) != now.get(name)):
+            why = f", because these files changed since the last wheel: {join_names(changed)}"
         print_line(f"{build}: must be compiled again{why}")
     yield
-    if files:
-        write_atomic(note, json.dumps(_digests(files)).encode())
+    if now:
+        write_atomic(note, json.dumps(now).encode())
 
 
 def _notes(store: Store, kind: str, recipe: Recipe) -> Path:
     return store.root / kind / project_key(recipe.folder)
-
-
-def _changed(note: Path, files: Mapping[str, bytes]) -> list[str] | None:
-    """The source files that changed since the last wheel; None if that is not known."""
-    before, now = known_json(note, dict), _digests(files)
-    if before is None or not now:
-        return None
-    return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-
-
-def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: digest_of(line.hex()) for name, line in files.items()}
