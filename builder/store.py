@@ -20,14 +20,13 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
-from platformdirs import user_cache_path
 
 from builder.formats import digest_of, sha256_of
 from builder.log import print_warning
 from builder.process import kill_orphans, raise_if_interrupted
 from builder.proof import Proof, proofs_of
 from builder.records import BuildRecord
-from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, remove_tree, split_url, text
+from builder.untrusted import MAX_OWN_JSON, known_json, remove_tree, split_url, text
 
 #: The file that every store has: it also tells backups to leave the folder out (Cache Directory Tagging).
 MARK = "CACHEDIR.TAG"
@@ -37,13 +36,6 @@ MARK = "CACHEDIR.TAG"
 ROOT = Path("/var/tmp")  # noqa: S108
 #: How the name of a folder in `envs` begins that keeps the bytecode of an environment's packages.
 BYTECODE = "bytecode-"
-
-
-def default_store() -> Path:
-    """Return the store's folder without `--store`: BUILDFARM_STORE, or `buildfarm` in the user's cache folder."""
-    if chosen := os.environ.get("BUILDFARM_STORE"):
-        return Path(chosen).expanduser().absolute()
-    return user_cache_path("buildfarm")
 
 
 def work_name(digest: str) -> str:
@@ -181,7 +173,7 @@ class Store:
             os.close(descriptor)
 
     def use(self, target: str) -> None:
-        """Note that a path of the store is used now."""
+        """Note that a path of the store is used now: `store prune` deletes what was not."""
         with suppress(OSError):
             os.utime(self.root / target)
 
@@ -214,19 +206,13 @@ class Store:
     def find(self, digest: str) -> StoredBuild | None:
         """The finished build of this digest, or None. Without its wheel or a readable record it counts as none."""
         folder = self.root / "builds" / digest
-        try:
-            stored = read_json(
-                folder / "build.json",
-                lambda data: StoredBuild(
-                    digest,
-                    folder / text(data["wheel"]),
-                    BuildRecord.from_json(data),
-                    sha256=text(data.get("sha256", "")),
-                ),
-            )
-        except (FileNotFoundError, JsonError):
-            return None
-        return stored if stored.wheel.is_file() else None
+        stored = known_json(
+            folder / "build.json",
+            lambda data: StoredBuild(
+                digest, folder / text(data["wheel"]), BuildRecord.from_json(data), text(data.get("sha256", ""))
+            ),
+        )
+        return stored if stored and stored.wheel.is_file() else None
 
     def add(self, digest: str, wheel: Path, record: BuildRecord) -> StoredBuild:
         """Copy a finished wheel and its record into the store as one folder. The caller holds the digest's lock."""
@@ -327,10 +313,5 @@ class Store:
 
     def proofs(self, wheel: str) -> list[Proof]:
         """Return all proofs of a wheel, by its sha256; none if their file is missing or unreadable."""
-        path = self.root / "proofs" / f"{wheel}.json"
-        with suppress(OSError):
-            os.utime(path)  # `store prune` deletes what was not used
-        try:
-            return read_json(path, proofs_of, limit=MAX_OWN_JSON)
-        except (OSError, JsonError):  # no file, or written by a different version
-            return []
+        self.use(f"proofs/{wheel}.json")
+        return known_json(self.root / "proofs" / f"{wheel}.json", proofs_of, limit=MAX_OWN_JSON) or []

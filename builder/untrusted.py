@@ -72,6 +72,14 @@ def read_json(path: Path, parse: Callable[[Any], T], *, limit: int = MAX_JSON) -
         return parse_json(stream.read(limit + 1), parse, limit=limit)
 
 
+def known_json(path: Path, parse: Callable[[Any], T], *, limit: int = MAX_JSON) -> T | None:
+    """What an earlier run wrote; None if there is no such file, or if it is unreadable or of a different version."""
+    try:
+        return read_json(path, parse, limit=limit)
+    except (OSError, JsonError):
+        return None
+
+
 def _check_depth(plain: object) -> None:
     """Raise RecursionError for plain data with more levels than MAX_JSON_DEPTH."""
     level = [plain] if isinstance(plain, dict | list) else []

@@ -86,11 +86,9 @@ def run_add(options: AddOptions) -> Added:
     """
     known = load_recipes(load_matrix(options.matrix)) if options.matrix.exists() else ()
     # The name of an extension of the matrix, without a version; a folder of this name comes first.
-    if listed := None if Path(options.source).is_dir() else _named(options.source, known):
-        pinned = PinnedSource(listed.source, options.source, listed.name)
-        return Added(listed, pinned, options.matrix, axes=None, draft=None, listed=True)
-    pinned = pin(parse_reference(options.source))
-    if same := next((recipe for recipe in known if recipe.source == pinned.source), None):
+    same = None if Path(options.source).is_dir() else _named(options.source, known)
+    pinned = PinnedSource(same.source, options.source, same.name) if same else pin(parse_reference(options.source))
+    if same := same or next((recipe for recipe in known if recipe.source == pinned.source), None):
         return Added(same, pinned, options.matrix, axes=None, draft=None, listed=True)
     # Before anything is written: it may raise.
     archs = architectures(options.arch)

@@ -7,9 +7,11 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from platformdirs import user_cache_path
+
 from builder.errors import Code, UsageError
 from builder.formats import digest_of
-from builder.store import MARK, ROOT, Store, default_store
+from builder.store import MARK, ROOT, Store
 from builder.wheels.build_dir import clear_abandoned
 
 #: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store: such a store gets a link.
@@ -29,7 +31,7 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
     hint = "name a different folder with `--store DIR` or BUILDFARM_STORE"
     if must_exist and root and not root.expanduser().is_dir():
         raise _no_folder(root.expanduser(), f"--store {root}")
-    root = (root or default_store()).expanduser().absolute()
+    root = Path(root or os.environ.get("BUILDFARM_STORE") or user_cache_path("buildfarm")).expanduser().absolute()
     if must_exist and root.is_dir() and any(root.iterdir()) and not (root / MARK).is_file():
         raise UsageError(
             f"this folder is no store: it has no {MARK}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]

@@ -1,7 +1,6 @@
 """`buildfarm plan`: print the builds of a selection, their cells, and the skipped cells, also as jobs of a workflow."""
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,9 +9,9 @@ from typing import Any
 
 from builder.cli.options import SelectOptions, architectures, architectures_hint
 from builder.errors import Code, UsageError
-from builder.gate.amounts import counted
+from builder.gate.amounts import counted, grouped
 from builder.log import print_data, print_warning
-from builder.matrix.axes import Arch, Cell, Cuda, Platform, Torch
+from builder.matrix.axes import Arch, Cell, Platform
 from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
 from builder.matrix.plan import Plan, summarise_skips
@@ -121,9 +120,7 @@ def plan_text(plan: Plan, *, explain: bool, hint: str = "") -> str:
 
 def _by_torch(cells: Iterable[Cell]) -> Iterator[str]:
     """The cells, a text for each torch, CUDA and platform: `torch2.11.0-cu130-cp311, cp312`."""
-    rows: dict[tuple[Torch, Cuda, Platform], list[Cell]] = defaultdict(list)
-    for cell in sorted(cells):
-        rows[cell.torch, cell.cuda, cell.platform].append(cell)
+    rows = grouped(((cell.torch, cell.cuda, cell.platform), cell) for cell in sorted(cells))
     for first, *others in rows.values():
         yield ", ".join([str(first), *(cell.python.tag for cell in others)])
 

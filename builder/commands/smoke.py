@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from rich.markup import escape
-from rich.table import Table
 
 from builder.cli.options import RunOptions, SelectOptions, SmokeExecutor
 from builder.commands.axes import matrix_or_options, reads_unknown
@@ -17,6 +16,7 @@ from builder.commands.folders import DIST, open_store
 from builder.commands.index.verification import Verification
 from builder.commands.targets import SmokeTarget, TargetFinder
 from builder.errors import Code, Exit, MissingToolError, UsageError
+from builder.gate.amounts import counted
 from builder.gate.outcome import NOT_RUN, Answer, without_overload
 from builder.gate.pack import pack_file
 from builder.gate.report import PlacedOutcome, causes_of, op_lines, where_lines
@@ -231,13 +231,13 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
 
     A cause that several wheels share has one line.
     """
-    parts: list[Table | str] = []
+    parts: list[str] = []
     found: list[PlacedOutcome] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]
         proofs = [proof for result in cells for proof in result.proofs if proof.cell or result is cells[0]]
         found += findings(proofs, subject)
-        parts += [escape(subject), _cells_table(cells)]
+        parts += [escape(subject), *map(_cell_line, cells)]
         if len(cells) == 1 and (answer := cells[0].answer):
             parts += map(escape, where_lines(answer.where))
         for result in cells if verbosity.verbose else ():
@@ -247,13 +247,10 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
     return terminal.to_text(*parts, *terminal.cause_lines(causes_of(found)), *hints)
 
 
-def _cells_table(results: Sequence[SmokeResult]) -> Table:
-    """A row for each cell: how many of the ops were called, and the counts of the checks."""
-    table = terminal.plain_table("cell", "ops called", "checks")
-    for result in results:
-        outcomes = [one for one in result.answer.outcomes if one.op] if result.answer else []
-        ops = {without_overload(one.op) for one in outcomes}
-        called = {without_overload(one.op) for one in outcomes if one.verdict != NOT_RUN and one.check not in _NO_CALL}
-        row = (f"{len(called)} of {len(ops)}" if ops else "-", terminal.coloured_counts(counts(result.proofs)))
-        table.add_row(str(result.cell), *row)
-    return table
+def _cell_line(result: SmokeResult) -> str:
+    """A cell in rich markup: how many of the ops were called, and the counts of the checks."""
+    outcomes = [one for one in result.answer.outcomes if one.op] if result.answer else []
+    ops = {without_overload(one.op) for one in outcomes}
+    called = {without_overload(one.op) for one in outcomes if one.verdict != NOT_RUN and one.check not in _NO_CALL}
+    number = f"called {len(called)} of {counted(len(ops), 'op')}; " if ops else ""
+    return f"  {result.cell}: {number}checks: {terminal.coloured_counts(counts(result.proofs))}"

@@ -116,17 +116,10 @@ def disk_size(path: Path) -> int:
 
 def _stats(path: Path) -> Iterator[os.stat_result]:
     """The files at and below a path; what is deleted meanwhile is left out."""
-    with suppress(OSError):
-        if not path.is_dir() or path.is_symlink():
-            yield path.lstat()
-            return
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _stats(Path(entry.path))
-                else:
-                    with suppress(OSError):
-                        yield entry.stat(follow_symlinks=False)
+    below = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    for file in below if path.is_dir() and not path.is_symlink() else [path]:
+        with suppress(OSError):
+            yield file.lstat()
 
 
 def prune_store(store: Store, keep_days: float, *, dry_run: bool = False) -> tuple[list[Item], str]:

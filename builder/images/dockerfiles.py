@@ -51,17 +51,13 @@ def unpinned(texts: Iterable[str]) -> list[str]:
 
 
 def write_dockerfiles(folder: Path, files: Mapping[str, str]) -> None:
-    """Write these files and delete other rendered files in the folder; all other files stay. Raises UsageError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob("*.Dockerfile"):
-            if path.name not in files and path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
-                path.unlink()
-        for name, text in files.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    except OSError as error:
-        sentence, hint = f"cannot write Dockerfiles: {error.strerror}", "name a different folder with `--out DIR`"
-        raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(folder), hints=[hint]) from None
+    """Write these files and delete other rendered files in the folder; all other files stay. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.Dockerfile"):
+        if path.name not in files and path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+            path.unlink()
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def render_template(name: str, spec: object) -> str:

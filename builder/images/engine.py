@@ -273,8 +273,8 @@ class Engine:
             yield client
 
 
-def pull_missing(engine: Engine, bases: Iterable[str]) -> dict[str, MissingToolError]:
-    """Pull the base images that are not on this machine; return the errors by image.
+def pull_missing(engine: Engine, bases: Iterable[str]) -> list[BuildfarmError]:
+    """Pull the base images that are not on this machine; return the errors, one for each image.
 
     Prints their names before the first pull. When a registry cannot be reached, the pulls end.
     """
@@ -282,12 +282,12 @@ def pull_missing(engine: Engine, bases: Iterable[str]) -> dict[str, MissingToolE
     if missing and engine.may_pull:
         sources = ", ".join(located(base, engine.mirrors) for base in missing)
         print_line(f"pulling {counted(len(missing), 'base image')}: {sources}")
-    problems: dict[str, MissingToolError] = {}
+    problems: list[BuildfarmError] = []
     for base in missing:
         try:
             engine.pull(base)
         except MissingToolError as error:
-            problems[base] = error
+            problems.append(error)
             if error.code is Code.NETWORK_UNREACHABLE:
                 break
     return problems

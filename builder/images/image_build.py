@@ -13,7 +13,7 @@ from builder.images.network import ca_bundle, ca_variables, index_variables, she
 from builder.images.specs import BuildImage, RuntimeImage
 from builder.process import kill_orphans
 from builder.store import Store, write_atomic
-from builder.untrusted import JsonError, read_json
+from builder.untrusted import known_json
 
 #: Prints the versions of the tools in a build image, and its PATH; one `name=value` in each line.
 _VERSIONS_SCRIPT = """\
@@ -75,7 +75,7 @@ def cached_contents(engine: Engine, store: Store, image: BuildImage) -> tuple[st
     if len(ids) < len(image.bases):
         return None
     tag = image_name(image, ids)
-    contents = _read(store.root / "envs" / f"{_job_name(tag)}.json")
+    contents = known_json(store.root / "envs" / f"{_job_name(tag)}.json", lambda data: ImageContents(**data))
     return (tag, contents) if contents else None
 
 
@@ -85,7 +85,7 @@ def inspect_image(engine: Engine, store: Store, image: BuildImage, *, log: Path)
     image_id = engine.base_id(tag)
     record = store.root / "envs" / f"{_job_name(tag)}.json"
     with store.lock(_job_name(tag)):
-        contents = _read(record)
+        contents = known_json(record, lambda data: ImageContents(**data))
         if contents is None or contents.id != image_id:
             owner = store.owner(_job_name(tag))
             output = engine.run_script(tag, _VERSIONS_SCRIPT.format(prefix=image.pythons.prefix), owner=owner)
@@ -98,10 +98,3 @@ def inspect_image(engine: Engine, store: Store, image: BuildImage, *, log: Path)
 def _job_name(tag: str) -> str:
     """Name of an image's lock, and of the job that owns its processes and containers."""
     return f"image-{tag.rsplit(':', 1)[1]}"
-
-
-def _read(record: Path) -> ImageContents | None:
-    try:
-        return read_json(record, lambda data: ImageContents(**data))
-    except (OSError, JsonError):  # no record, or one of a different version: inspect the image again
-        return None

@@ -183,11 +183,6 @@ class ImageChooser:
             pythons=self._python(build.pythons, rule, build.platform, rule.image if rule else ""),
         )
 
-    def rule_name(self, build: Build) -> str:
-        """The rule of `images:` that names a build's images, for error messages; empty without a rule."""
-        rule = self._rule([str(cell) for cell in build.serves])
-        return f"images, cells {rule.cells}" if rule else ""
-
     def runtime_image(self, cell: Cell) -> RuntimeImage:
         """The image to run a cell in. Raises UsageError when no base image or no Python is known for the cell."""
         rule = self._rule([str(cell)])

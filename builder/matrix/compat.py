@@ -260,22 +260,14 @@ class Compat:
     @cache  # noqa: B019
     def why_not_python(self, torch: Torch, python: Python) -> WhyNot | None:
         """Return the reason why torch has no wheel for that Python, or None if it has one."""
-        facts = self.torch(torch)
+        facts, kind = self.torch(torch), "free-threaded Python" if python.free_threaded else "Python"
         if python in facts.pythons[torch]:
             return None
-        served = [p for p in facts.pythons[torch] if p.free_threaded == python.free_threaded]
-        kind = "free-threaded Python" if python.free_threaded else "Python"
-        if earlier := [r for r in facts.releases if r < torch and python in facts.pythons[r]]:
-            name, rest = str(torch), f"the last torch {facts.series} with such a wheel is {earlier[-1]}"
-        elif not served:
-            name, rest = facts.series, "it has none for any free-threaded Python"
-        elif python > served[-1]:
-            name, rest = facts.series, f"its newest is {served[-1]}"
-        elif python < served[0]:
-            name, rest = facts.series, f"its oldest is {served[0]}"
-        else:
-            name, rest = facts.series, f"it has {and_list(served)}"
-        return WhyNot("no-torch-wheel-for-python", f"torch {name} has no wheel for {kind} {python}; {rest}")
+        # Another release of the series may have such a wheel.
+        name = torch if any(python in pythons for pythons in facts.pythons.values()) else facts.series
+        served = [one for one in facts.pythons[torch] if one.free_threaded == python.free_threaded]
+        has = and_list(served) or f"none for any {kind}"
+        return WhyNot("no-torch-wheel-for-python", f"torch {name} has no wheel for {kind} {python}; it has {has}")
 
     def why_not_platform(self, torch: Torch, cuda: Cuda, platform: Platform) -> WhyNot | None:
         """Return the reason why torch has no wheel of that CUDA for the platform, or None if it has one."""

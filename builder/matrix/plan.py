@@ -5,7 +5,6 @@ The functions here read no file and start no program.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from builder.errors import Code, NothingSelectedError, UsageError
-from builder.gate.amounts import counted, join_names
+from builder.gate.amounts import counted, grouped, join_names
 from builder.matrix.axes import ABI3T_SINCE, STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch, shown
 from builder.matrix.compat import Compat, WhyNot, and_list, did_you_mean
 from builder.matrix.config import AbiRule, Matrix, Recipe, Selection, WheelSource
@@ -244,13 +243,8 @@ class SkipSummary:
     reason: str
     #: The different cells, sorted.
     cells: tuple[Cell, ...]
-    #: The extensions; empty if the reason is about every extension.
-    extensions: tuple[str, ...]
-
-    @property
-    def about(self) -> str:
-        """The extensions as text: `a, b, c and 2 more`; empty for a reason about every extension."""
-        return join_names(self.extensions)
+    #: The extensions as text: `a, b, c and 2 more`; empty for a reason about every extension.
+    about: str
 
 
 def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat) -> Plan:
@@ -269,15 +263,13 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, comp
             reason = "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel"
             skips += [Skip(cell, rules.recipe.name, "nothing-to-build", reason) for cell in cells]
             continue
-        groups: dict[GroupKey, list[Cell]] = defaultdict(list)
-        for cell in cells:
-            groups[rules.group_key(cell)].append(cell)
+        groups = grouped((rules.group_key(cell), cell) for cell in cells)
         builds += [rules.build(key, group) for key, group in groups.items()]
     plan = Plan(tuple(builds), tuple(skips))
     if plan.builds:
         return plan
     # What a recipe or the matrix says comes first: a user can change that, but not which combinations torch has.
-    said = sorted(summarise_skips(plan), key=lambda s: 0 if s.extensions else 1 if s.code == "excluded" else 2)
+    said = sorted(summarise_skips(plan), key=lambda s: 0 if s.about else 1 if s.code == "excluded" else 2)
     reasons = [(f"{s.about}: " if s.about else "") + f"{s.reason} ({counted(len(s.cells), 'cell')})" for s in said[:3]]
     raise NothingSelectedError(
         "every selected cell is skipped", Code.NO_CELL_LEFT, where=str(matrix.path), hints=reasons
@@ -327,18 +319,12 @@ def _served_and_skipped(
 
 def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
     """Group the skips of a plan by reason, in the order of the first skip of each."""
-    groups: dict[tuple[str, str], list[Skip]] = defaultdict(list)
-    for skip in plan.skips:
-        groups[skip.code, skip.reason].append(skip)
-    return tuple(
-        SkipSummary(
-            code,
-            reason,
-            tuple(sorted({one.cell for one in members})),
-            tuple(dict.fromkeys(one.extension for one in members)) if all(one.extension for one in members) else (),
-        )
-        for (code, reason), members in groups.items()
-    )
+    found = []
+    for (code, reason), members in grouped(((one.code, one.reason), one) for one in plan.skips).items():
+        extensions = list(dict.fromkeys(one.extension for one in members))
+        cells = tuple(sorted({one.cell for one in members}))
+        found.append(SkipSummary(code, reason, cells, join_names(extensions) if all(extensions) else ""))
+    return tuple(found)
 
 
 def _why_excluded(matrix: Matrix, extension: str) -> Callable[[Cell], WhyNot | None]:

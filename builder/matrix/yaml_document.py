@@ -57,8 +57,6 @@ def read_document(path: Path) -> Document:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(path)) from None
-    except IsADirectoryError:
-        raise UsageError("this is a folder, not a file", Code.PATH_NOT_USABLE, where=str(path)) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"this is not UTF-8 text (byte {error.start})", Code.FILE_INVALID, where=str(path)) from None
     except OSError as error:

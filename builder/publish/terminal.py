@@ -5,11 +5,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from builder.gate.report import KINDS, Causes
 from builder.log import PlainConsole, verbosity
@@ -49,25 +47,12 @@ def coloured_counts(counts: str) -> str:
     return counts
 
 
-def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
-    """A table without lines; no cell is folded, and the columns in `right` are aligned to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    return table
-
-
-def fits(table: Table) -> bool:
-    """Whether a table can be printed without folding or cutting a cell."""
-    return Console(width=10_000).measure(table).maximum <= output_width()
-
-
-def to_text(*parts: Table | str) -> str:
-    """Tables and lines as text; the lines may contain rich markup and are not wrapped."""
+def to_text(*lines: str) -> str:
+    """Lines, which may contain rich markup, as text. They are not wrapped."""
     stream = io.StringIO()
-    # With NO_COLOR, rich still writes bold headings.
+    # With NO_COLOR, rich still writes bold words.
     styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     console = PlainConsole(file=stream, force_terminal=styled, width=output_width(), highlight=False, emoji=False)
-    for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str))
+    for line in lines:
+        console.print(line, soft_wrap=True)
     return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())

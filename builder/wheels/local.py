@@ -70,14 +70,10 @@ class LocalExecutor:
         self._warned = False
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[BuildfarmError]:
-        """Missing Pythons, headers, toolkits, compilers and packages; each distinct problem once."""
-        found: dict[str, BuildfarmError] = {}
-        for build in builds:
-            missing = problems_of([partial(self._python_for, build), partial(self._compiler_for, build)])
-            missing = missing or problems_of([partial(self._check_packages, build, recipes[build.extension])])
-            for problem in missing:
-                found.setdefault(str(problem), problem)
-        return list(found.values())
+        """Missing Pythons, headers, toolkits, compilers; if none is missing, packages. Each distinct problem once."""
+        checks = (partial(check, build) for build in builds for check in (self._python_for, self._compiler_for))
+        of_packages = (partial(self._check_packages, build, recipes[build.extension]) for build in builds)
+        return problems_of(checks) or problems_of(of_packages)
 
     def toolkit_problems(self, builds: Sequence[Build]) -> list[BuildfarmError]:
         """Missing toolkits and compilers; each distinct problem once. Downloads nothing."""
@@ -256,7 +252,7 @@ class LocalBuild:
         """The variables of a build that calls its compilers through the launchers; also writes the job's file."""
         executor, tree = self._executor, place / "src"
         variables = shell_variables(uv_variables())
-        maps = prefix_map_flags({tree: "."}, self._compiler.version, stores={environment.folder: "environment"})
+        maps = prefix_map_flags({tree: "."}, stores={environment.folder: "environment"})
         variables |= merge_variables(maps, build_variables(job))
         variables |= {
             "PATH": f"{environment.folder / 'bin'}{os.pathsep}{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",

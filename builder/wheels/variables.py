@@ -76,18 +76,16 @@ def shell_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if _FROM_SHELL.fullmatch(name)}
 
 
-def prefix_map_flags(folders: Mapping[Path, str], compiler: str, *, stores: Mapping[Path, str]) -> dict[str, str]:
-    """Variables whose flags make a compiler write other names for these folders; `compiler` is its version.
+def prefix_map_flags(folders: Mapping[Path, str], *, stores: Mapping[Path, str]) -> dict[str, str]:
+    """Variables whose flags make a compiler write other names for these folders.
 
     `stores` are folders whose paths differ between stores. sccache hashes the flags of a compiler, but not those of
     the preprocessor. So their maps go to the preprocessor, and all stores find the same objects. gcc passes them on to
     the compiler proper, and sccache hashes the preprocessed text, which has each path that a map can change.
 
     The flags are in CPPFLAGS: setuptools appends it to Python's own flags, where CFLAGS would replace them
-    (setuptools 81). CMake reads neither. Empty for gcc before 8, which does not know the flag.
+    (setuptools 81). CMake reads neither.
     """
-    if int(compiler.split(".", maxsplit=1)[0]) < 8:
-        return {}
     maps, unhashed = _prefix_maps(folders), _prefix_maps(stores)
     words = [*maps, *(word for each in unhashed for word in ("-Xpreprocessor", each))]
     return {

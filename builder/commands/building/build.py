@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
-from rich.table import Table
 
 from builder.cli.options import SOURCE, ExecutorName, RunOptions, SelectOptions, architectures, architectures_hint
 from builder.commands.axes import reads_unknown
@@ -21,7 +20,7 @@ from builder.commands.building.story import BuildRun, LocalRun
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_output, open_store
 from builder.errors import BuildfarmError, Exit
-from builder.gate.amounts import size_text
+from builder.gate.amounts import counted, size_text
 from builder.gate.outcome import FAILED
 from builder.gate.report import KINDS
 from builder.log import print_data, print_error, print_line, print_warning, verbosity
@@ -101,7 +100,7 @@ def build(options: BuildOptions) -> Exit:
     plan, results, torch_index = run_build(options)
     text = report_json(plan, results) if options.as_json else build_text(options.dist, plan, results, torch_index)
     print_data(text)
-    for error, failed in distinct_errors(results):  # after the table, which would hide them
+    for error, failed in distinct_errors(results):  # after the wheels, which would hide them
         print_error(error, who=failed)
     return max((result.exit for result in results), default=Exit.OK)
 
@@ -115,16 +114,7 @@ def _added(options: BuildOptions) -> Added | None:
     if options.matrix.exists():  # a selection without a cell must not change the project
         select_versions(load_matrix(options.matrix), options.select, Compat.load())
         Compat.load().check_archs(options.archs, "--arch")
-    new = AddOptions(
-        source=options.source,
-        torch=options.torch,
-        cuda=options.cuda,
-        python=options.python,
-        arch=options.arch,
-        matrix=options.matrix,
-        store=options.store,
-    )
-    added = run_add(new)
+    added = run_add(AddOptions(**{one.name: getattr(options, one.name) for one in fields(AddOptions)}))
     print_line(added_text(added).rstrip())
     return added
 
@@ -202,7 +192,7 @@ def hint_of(options: BuildOptions, stored: Mapping[Build, bool]) -> str:
 
 
 def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_index: str = TORCH_INDEX) -> str:
-    """The table, why checks did not run, the commands that install the wheels, and last why checks failed.
+    """The wheels, why checks did not run, the commands that install the wheels, and last why checks failed.
 
     `torch_index` is the index of torch's CUDA variants, as in matrix.yaml. The text is empty when no build made a
     wheel: the errors are printed after it.
@@ -210,8 +200,8 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
     if not any(result.stored for result in results):
         return ""
     causes = causes_of_builds(results)
-    blocks: list[list[Table | str]] = [
-        _table([_row(result) for result in results]),
+    blocks = [
+        [line for result in results for line in _lines(result)],
         [
             *terminal.cause_lines(causes, [kind for kind in KINDS if kind != FAILED]),
             *(
@@ -235,7 +225,7 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
                 f"The provenance of each wheel (SLSA, unsigned) is next to the wheel, in NAME.whl{SUFFIX}"
             )
     if plan.skips:
-        skipped = "1 cell is skipped" if len(plan.skips) == 1 else f"{len(plan.skips)} cells are skipped"
+        skipped = f"{counted(len(plan.skips), 'cell')} {'is' if len(plan.skips) == 1 else 'are'} skipped"
         blocks.append([f"{skipped}; `buildfarm plan` with the same selection gives the reasons."])
     problems = [result.problem for result in results if result.refused]
     hints = terminal.hint_lines(hint for problem in problems if problem for hint in problem.hints)
@@ -252,30 +242,17 @@ def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError
     return list(builds.values())
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[Table | str]:
-    """A table; in a narrow terminal instead two lines for each build, since wheel names are long."""
-    table = terminal.plain_table("wheel", "size", "cells", "checks", "GPU", "time", right=("size", "cells", "time"))
-    for row in rows:
-        table.add_row(*row)
-    if terminal.fits(table):
-        return [table]
-    lines: list[Table | str] = []
-    for name, size, cells, checks, gpu, seconds in rows:
-        count = "1 cell" if cells == "1" else f"{cells} cells"
-        lines += [name, f"  {size}, {count}; checks: {checks}; GPU: {gpu}; {seconds}"]
-    return lines
-
-
-def _row(result: BuildResult) -> tuple[str, ...]:
-    """One build as the table shows it, in rich markup."""
-    cells = str(len(result.build.serves))
+def _lines(result: BuildResult) -> list[str]:
+    """One build in rich markup: a line for its wheel, and one for its figures."""
+    cells = counted(len(result.build.serves), "cell")
     seconds = "reused" if result.reused else f"{result.seconds:.0f} s"
     if result.stored is None:
-        return f"[red]{escape(str(result.build))}[/] (failed)", "-", cells, "-", "-", seconds
+        return [f"[red]{escape(str(result.build))}[/] (failed)", f"  {cells}; {seconds}"]
     name, size = escape(result.stored.wheel.name), size_text(result.stored.wheel.stat().st_size)
     if result.exit:  # a fault of the wheel, or a mistake in cases.py
         name = f"[red]{name}[/] ({'cases.py is wrong' if result.mistake_in_cases else 'refused'})"
-    return name, size, cells, terminal.coloured_counts(counts(result.proofs)), _gpu(result.proofs), seconds
+    checks = terminal.coloured_counts(counts(result.proofs))
+    return [name, f"  {size}, {cells}; checks: {checks}; GPU: {_gpu(result.proofs)}; {seconds}"]
 
 
 def _gpu(proofs: Sequence[Proof]) -> str:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from builder.formats import digest_of
 from builder.gate.amounts import join_names
@@ -15,7 +14,7 @@ from builder.log import print_line
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.store import Store, StoredBuild, project_key, write_atomic
-from builder.untrusted import JsonError, read_json
+from builder.untrusted import known_json
 
 
 def remember(store: Store, build: Build, recipe: Recipe, digest: str) -> None:
@@ -33,31 +32,16 @@ def last_wheels(store: Store, recipe: Recipe) -> list[StoredBuild]:
 def compiling(store: Store, build: Build, recipe: Recipe, files: Mapping[str, bytes]) -> Iterator[None]:
     """Say why a wheel is compiled again; afterwards note the source files from which it was made."""
     note = _notes(store, "sources/last", recipe) / f"{build}.json"
-    changed = _changed(note, files)
-    if changed:
-        why = f", because these files changed since the last wheel: {join_names(changed)}"
-    else:
+    now = {name: digest_of(line.hex()) for name, line in files.items()}
+    if now and (before := known_json(note, dict)) is not None:
         why = ": no source file changed; the recipe, the GPU architectures, the tools or buildfarm itself changed"
-    if changed is not None:
+        if changed := sorted(name for name in {*before, *now} if before.get(name) != now.get(name)):
+            why = f", because these files changed since the last wheel: {join_names(changed)}"
         print_line(f"{build}: must be compiled again{why}")
     yield
-    if files:
-        write_atomic(note, json.dumps(_digests(files)).encode())
+    if now:
+        write_atomic(note, json.dumps(now).encode())
 
 
 def _notes(store: Store, kind: str, recipe: Recipe) -> Path:
     return store.root / kind / project_key(recipe.folder)
-
-
-def _changed(note: Path, files: Mapping[str, bytes]) -> list[str] | None:
-    """The source files that changed since the last wheel; None if that is not known."""
-    try:
-        before: dict[str, Any] = read_json(note, dict)
-    except (OSError, JsonError):
-        return None
-    now = _digests(files)
-    return sorted(name for name in {*before, *now} if before.get(name) != now.get(name)) if now else None
-
-
-def _digests(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: digest_of(line.hex()) for name, line in files.items()}

@@ -1,7 +1,6 @@
 """`buildfarm build --scheduler`: a build is a task of Dask, and so are the checks of its wheel in a cell."""
 
 import json
-import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from builder.proof import Proof
 from builder.proofs.cells.op_gate import CELL_CHECKS, CellProofs
 from builder.proofs.cells.prover import WheelProver, cell_basis, timed_out
 from builder.store import StoredBuild, work_name, write_atomic
-from builder.untrusted import JsonError, read_json, text
+from builder.untrusted import known_json, text
 from builder.wheels.sources.prepare import source_digest
 
 #: How often a build is made whose wheel cannot be copied, because its worker is gone, and checks are tried on workers
@@ -169,10 +168,8 @@ class RemoteRun(BuildRun):
 
     def _known(self, task: BuildTask) -> StoredBuild | None:
         """The wheel that an earlier run got for this task, or None."""
-        note, digest = self._note(task), ""
-        with suppress(OSError, JsonError):
-            os.utime(note)  # `store prune` deletes what was not used
-            digest = read_json(note, lambda data: text(data["digest"]))
+        self.store.use(f"remote/{task.digest}.json")
+        digest = known_json(self._note(task), lambda data: text(data["digest"]))
         return self.store.take(digest) if digest else None
 
     def _note(self, task: BuildTask) -> Path:

@@ -17,16 +17,16 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
-from builder.errors import BuildfarmError, Code, UsageError, mask_credentials
+from builder.errors import Code, UsageError, mask_credentials
 from builder.gate.amounts import join_names
 from builder.gate.report import Causes, causes_of
 from builder.log import print_warning
 from builder.progress.display import Timeline, clock
-from builder.proof import Proof, Verdict
+from builder.proof import Proof, Verdict, proofs_of
 from builder.publish.index.levels import levels
 from builder.publish.proof_lines import counts, findings, proven_on
 from builder.store import Store, write_atomic
-from builder.untrusted import MAX_OWN_JSON, JsonError, parse_plain, read_json, without_escapes
+from builder.untrusted import MAX_OWN_JSON, JsonError, known_json, parse_plain, without_escapes
 
 #: The results of a build, in the order in which they are shown.
 ORDER = FAILED, REFUSED, BUILT, TESTED, REUSED = ("failed", "refused", "built", "tested", "already built")
@@ -149,13 +149,9 @@ def runs(store: Store, *, most: int = 0) -> list[Run]:
     """The runs that the store knows, the newest first; warns of records that cannot be read. `most`: 0 for all."""
     found = []
     for path in sorted((store.root / "runs").glob("*/run.json"))[-most:]:
-        try:
-            found.append(read_json(path, RUN.validate_python, limit=MAX_OWN_JSON))
-        except FileNotFoundError:  # deleted meanwhile
-            continue
-        except OSError as error:
-            print_warning(f"{path} cannot be read: {error.strerror}; this run is left out")
-        except JsonError:
+        if run := known_json(path, RUN.validate_python, limit=MAX_OWN_JSON):
+            found.append(run)
+        elif path.exists():  # not deleted meanwhile
             print_warning(f"{path} is damaged or of a different version of buildfarm; this run is left out")
     return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
 
@@ -174,24 +170,13 @@ def plain(text: str, longest: int = LONGEST_LINE) -> str:
     return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class LogEnd:
-    """The end of the log of a failed build, as safe text."""
-
-    #: Path of the complete log.
-    log: str
-    #: first, lines: the number of the first line, from 1, and the lines.
-    first: int
-    lines: tuple[str, ...]
-
-
-def read_end(log: Path) -> LogEnd | None:
-    """The last lines of a log, or None if the log cannot be read."""
+def last_lines(log: Path) -> tuple[str, ...]:
+    """The last lines of a log, as safe text; none if the log cannot be read."""
     try:
         lines = log.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
     except OSError:
-        return None
-    return LogEnd(str(log), max(len(lines) - TAIL, 0) + 1, tuple(map(plain, lines[-TAIL:])))
+        return ()
+    return tuple(map(plain, lines[-TAIL:]))
 
 
 @dataclass(frozen=True)
@@ -227,8 +212,9 @@ class BuildView:
     #: Checks of the file; those in cells are in `cells`.
     proofs: tuple[Proof, ...] = ()
     cells: tuple[CellView, ...] = ()
-    #: Of the log of a failed build.
-    log: LogEnd | None = None
+    #: log, log_end: path and last lines of the log of a failed build; without lines if it cannot be read.
+    log: str = ""
+    log_end: tuple[str, ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -265,9 +251,9 @@ def report_of(run: Run) -> tuple[list[BuildView], list[tuple[str, int]]]:
 
 def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
     name, has_wheel = str(entry["build"]), "wheel" in entry
-    proofs = _proofs(entry.get("proofs", ()))
+    proofs = proofs_of(entry.get("proofs", []))
     result, timeline = run.result(entry), run.timeline or Timeline()
-    log, error = run.logs.get(name), str(entry["error"] or "").removeprefix(f"{name}: ")
+    log, error = run.logs.get(name, ""), str(entry["error"] or "").removeprefix(f"{name}: ")
     own = [one for one in timeline.stages if one.build.partition(" in ")[0] == name]
     objects = (entry.get("record") or {}).get("objects") or {}
     steps = objects.get("reused", 0) + objects.get("compiled", 0)
@@ -282,19 +268,9 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         hints=tuple(map(str, entry["hints"])),
         proofs=tuple(proof for proof in proofs if proof.cell is None),
         cells=tuple(_cell(cell, proofs) for cell in map(str, entry["serves"])),
-        log=read_end(Path(log)) if log else None,
+        log=log,
+        log_end=last_lines(Path(log)) if log else (),
     )
-
-
-def _proofs(entries: Sequence[dict[str, Any]]) -> list[Proof]:
-    """The proofs of an entry; those with a check that this buildfarm does not know are left out."""
-    found = []
-    for entry in entries:
-        try:
-            found.append(Proof.from_json(entry))
-        except (KeyError, ValueError, TypeError, BuildfarmError):
-            continue
-    return found
 
 
 def _cell(cell: str, proofs: Sequence[Proof]) -> CellView:

@@ -64,8 +64,8 @@ def _failure(build: BuildView) -> Iterator[str]:
     reasons = causes_of_report([build]).sentences(FAILED) or ([build.error] if build.error else [])
     yield from (f"- {code(reason)}\n" for reason in reasons)
     yield from (f"- hint: {code(hint)}\n" for hint in build.hints)
-    if build.log:
-        yield f"\n<details><summary>The end of the log</summary>\n\n{fenced(build.log.lines)}\n\n</details>\n"
+    if build.log_end:
+        yield f"\n<details><summary>The end of the log</summary>\n\n{fenced(build.log_end)}\n\n</details>\n"
 
 
 def code(text: str, *, cell: bool = False) -> str:

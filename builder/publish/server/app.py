@@ -179,15 +179,11 @@ class Uploads:
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
-    def _token(self, request: Request) -> Token:
+    async def upload(self, request: Request) -> Response:
+        """Receive and publish one wheel. The answer to a wheel that is already published is 200."""
         token = token_of(request, self._tokens)
         if token is None:
             raise unauthorized("an upload needs a valid token: user __token__, the token as password")
-        return token
-
-    async def upload(self, request: Request) -> Response:
-        """Receive and publish one wheel. The answer to a wheel that is already published is 200."""
-        token = self._token(request)
         self._check_request(request, token)
         try:
             # The form puts the files into unnamed files of the system. The other clients are served meanwhile.

@@ -124,11 +124,9 @@ def parse_lifetime(text: str) -> timedelta | None:
     """The time that `90d`, `12h` or `never` means; raises UsageError."""
     if text == "never":
         return None
-    match = re.fullmatch(r"(\d{1,5})([dh])", text)
+    match = re.fullmatch(r"([1-9]\d{0,4})([dh])", text)
     if not match:
         raise UsageError(
             f"{text!r} is not a time; write it like 90d or 12h, or write never", Code.VALUE_INVALID, where="--expires"
         )
-    if not int(match[1]):
-        raise UsageError(f"a token for {text} has expired at once", Code.VALUE_INVALID, where="--expires")
     return timedelta(days=int(match[1])) if match[2] == "d" else timedelta(hours=int(match[1]))

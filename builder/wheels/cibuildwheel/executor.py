@@ -103,20 +103,14 @@ class DockerExecutor:
         if problem := self.engine.problem():
             return [problem]
         self._remove_orphans()
-        rules: dict[str, Build] = {}
+        bases: list[str] = []
 
         def check(build: Build) -> None:
             ca_bundle()
             _check_platform(build)
-            rules.update({base: build for base in self._chooser.build_image(build).bases if base not in rules})
+            bases.extend(self._chooser.build_image(build).bases)
 
-        if found := problems_of(partial(check, build) for build in builds):
-            return found
-        missing = pull_missing(self.engine, rules)
-        for base, error in missing.items():
-            if rule := self._chooser.rule_name(rules[base]):
-                error.where = f"{rule}: {error.where}"
-        return [*missing.values()]
+        return problems_of(partial(check, build) for build in builds) or pull_missing(self.engine, bases)
 
     def wanted(self, build: Build, recipe: Recipe, image: BuildImage) -> tuple[list[str], list[str], Path]:
         """What the packages of a build are resolved from, the indexes to ask first, and the file with the result."""

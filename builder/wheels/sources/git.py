@@ -34,12 +34,6 @@ def checkout(source: GitSource, *, cache: Path) -> Path:
     Raises UsageError when the repository has no such commit, and MissingToolError when there is no git or the
     repository cannot be reached.
     """
-    if not re.fullmatch(r"[0-9a-f]{40}", source.revision):
-        raise UsageError(
-            f"{source.revision!r} is not a full commit hash (40 hexadecimal digits); branches and tags can move",
-            Code.VALUE_INVALID,
-            where=mask_credentials(source.url),
-        )
     _check_git(source.url)
     # The URL is part of the name, because relative URLs of submodules depend on it.
     name = f"{source.revision[:12]}-{hashlib.sha256(source.url.encode()).hexdigest()[:12]}"

@@ -174,19 +174,11 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
     raise AssertionError("unreachable")
 
 
-def fetch(
-    location: Location,
-    folder: Path,
-    *,
-    kind: str,
-    where: str,
-    who: str,
-    fault: type[UsageError | MissingToolError] = MissingToolError,
-) -> Path:
+def fetch(location: Location, folder: Path, *, kind: str, where: str, who: str) -> Path:
     """Download a file to `<folder>/<its sha256>/<its name>`, or return it if it is there.
 
     `who` names the sha256 of `location`, such as `the index lists`. Raises MissingToolError when the download fails,
-    and `fault` when the file has another sha256.
+    and when the file has another sha256.
     """
     kept = folder / location.sha256 / location.name
     if location.sha256 and kept.is_file() and sha256_of(kept) == location.sha256:
@@ -196,7 +188,7 @@ def fetch(
         aside = Path(scratch, location.name)
         found = download(location, aside, kind=kind, where=where)
         if location.sha256 and found != location.sha256:
-            raise fault(
+            raise MissingToolError(
                 f"the downloaded {location.name} has sha256 {found}, but {who} {location.sha256}; it was not opened",
                 Code.SOURCE_DIFFERS,
                 where=where,

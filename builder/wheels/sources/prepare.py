@@ -39,7 +39,7 @@ class PreparedSource:
     """A source as it was copied."""
 
     digest: str  # its `source_digest`
-    files: Mapping[str, bytes]  # its `source_entries`
+    files: Mapping[str, bytes]  # of a source folder, the line of the digest for each file; else empty
 
 
 def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSource:
@@ -50,8 +50,8 @@ def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSour
     `project_folder` is the folder to build, and patches apply to it. After an error, `target` is empty again. The
     result describes what was copied, also when a file of a folder changes meanwhile.
 
-    Raises UsageError when the recipe is wrong (digest, commit, archive, patch, path) and MissingToolError
-    without network or git.
+    Raises UsageError when the recipe is wrong (commit, archive, patch, path), and MissingToolError for a source
+    distribution of another digest, and without network or git.
     """
     copied: dict[str, bytes] = {}
     try:
@@ -102,13 +102,8 @@ def source_digest(recipe: Recipe) -> str:
     declared sha256; for git, commit and subdirectory; and every patch, in order. Nothing is downloaded or executed.
     Raises UsageError when a file of the recipe cannot be read.
     """
-    return _digest(recipe, source_entries(recipe))
-
-
-def source_entries(recipe: Recipe) -> Mapping[str, bytes]:
-    """Of a source folder, the line of the digest for each file; empty for sources that cannot change."""
     files = source_files(recipe.source.path) if isinstance(recipe.source, PathSource) else []
-    return {name: _entry(name, file) for name, file in files}
+    return _digest(recipe, {name: _entry(name, file) for name, file in files})
 
 
 def _digest(recipe: Recipe, files: Mapping[str, bytes]) -> str:
@@ -187,8 +182,8 @@ def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path 
 def fetch_sdist(source: SdistSource, *, cache: Path) -> Path:
     """Return the verified archive `<cache>/sdists/<sha256>/<file name>`, downloading it the first time.
 
-    Raises UsageError when the index has no such source distribution or its digest is not the recipe's, and
-    MissingToolError when the index or the file cannot be reached.
+    Raises UsageError when the index has no such source distribution, and MissingToolError when the index or the file
+    cannot be reached, and when its digest is not the recipe's.
     """
     wanted = source.sha256.lower()
     folder = cache / "sdists"
@@ -200,7 +195,7 @@ def fetch_sdist(source: SdistSource, *, cache: Path) -> Path:
 
     where = f"{source.project} {source.version}"
     location = replace(locate_sdist(source.project, source.version), sha256=wanted)
-    return fetch(location, folder, kind=_KIND, where=where, who="the recipe has", fault=UsageError)
+    return fetch(location, folder, kind=_KIND, where=where, who="the recipe has")
 
 
 def locate_sdist(project: str, version: str) -> Location:

@@ -18,7 +18,7 @@ from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.process import kill_orphans, run
 from builder.store import BYTECODE, Store, sync_file_system, write_atomic
-from builder.untrusted import JsonError, read_json, remove_tree, texts
+from builder.untrusted import known_json, remove_tree, texts
 from builder.wheels.build_scripts.new_environment import BUILD_MODULES, IMPORT, fix_header_times
 from builder.wheels.toolchain.machine import Pythons
 from builder.wheels.toolchain.uv import UvRun
@@ -137,7 +137,7 @@ class Environments:
         job = f"env-{key}"
         self.store.use(f"envs/{key}")
         with self.store.lock(job):
-            locked = self._read(record)
+            locked = _locked(record)
             if locked is None or not marker.exists() or _changes(folder, python, locked):
                 kill_orphans(self.store.owner(job))
                 remove_tree(folder)
@@ -151,13 +151,12 @@ class Environments:
                 # An environment has thousands of files; after a power cut, a marked one is complete.
                 sync_file_system(folder)
                 write_atomic(marker, b"")
-        return Environment(folder, python, tuple(locked))
+        return Environment(folder, python, locked)
 
     def locked(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> tuple[str, ...] | None:
         """The locked versions of such an environment; None before its first resolution."""
         key = _key(self.interpreter(python).version, requirements, index)
-        packages = self._read(self.store.root / "envs" / f"{key}.json")
-        return tuple(packages) if packages is not None else None
+        return _locked(self.store.root / "envs" / f"{key}.json")
 
     def changes(self, environment: Environment) -> list[str]:
         """What a program did to the packages of an environment, such as `installed numpy==2.0`; empty: nothing.
@@ -181,22 +180,19 @@ class Environments:
         with self.store.work(job) as folder:
             UvRun(index, self.store.log("packages"), self.store.owner(job)).compile(requirements, options, folder)
 
-    @staticmethod
-    def _read(record: Path) -> list[str] | None:
-        try:
-            return read_json(record, lambda data: list(texts(data["packages"])))
-        except (OSError, JsonError):  # no record, or an unreadable one: resolve again
-            return None
-
 
 def _key(version: str, requirements: Sequence[str], index: Sequence[str]) -> str:
     return digest_of([version, list(requirements), list(index)])[:16]
 
 
-def _freeze(folder: Path, python: Python) -> list[str]:
+def _locked(record: Path) -> tuple[str, ...] | None:
+    return known_json(record, lambda data: texts(data["packages"]))
+
+
+def _freeze(folder: Path, python: Python) -> tuple[str, ...]:
     site = Environment(folder, python, ()).site_packages
     names = (re.fullmatch(r"(.+?)-([^-]+)\.dist-info", path.name) for path in site.glob("*.dist-info"))
-    return sorted(f"{m[1].lower().replace('_', '-')}=={m[2]}" for m in names if m)
+    return tuple(sorted(f"{m[1].lower().replace('_', '-')}=={m[2]}" for m in names if m))
 
 
 def _changes(folder: Path, python: Python, locked: Sequence[str]) -> list[str]:

@@ -195,18 +195,14 @@ def find_toolkit(cuda: Cuda, *, minor_mismatch: bool) -> Toolkit:
     if minor_mismatch and same_major:
         home, version = same_major[0]
         return Toolkit(home, version, requested_cuda=cuda)
-    ways = [f"install the CUDA {cuda} toolkit and set CUDA_HOME to its root folder (or put its nvcc on PATH)"]
-    for home, version in same_major[:1]:
-        ways.append(
-            f"pass `--allow-cuda-minor-mismatch` to compile with the CUDA {version} at {home}; the wheel records this"
-        )
-    if not same_major:
-        also = "" if minor_mismatch else " and pass `--allow-cuda-minor-mismatch`"
-        ways.append(f"set CUDA_HOME to a CUDA {cuda.major}.x toolkit{also}; the wheel records this")
-    ways.append("pass `--executor docker` to compile in a container, whose image has the toolkit")
-    ways.append(
-        f"build for CUDA {first} or later, whose toolkit is on the package index (`--torch 2.11 --cuda {first}`)"
-    )
+    found = next((f"the CUDA {version} at {home}" for home, version in same_major), "")
+    other = found or f"a CUDA {cuda.major}.x toolkit in CUDA_HOME"
+    ways = [
+        f"install the CUDA {cuda} toolkit and set CUDA_HOME to its root folder (or put its nvcc on PATH)",
+        f"with `--allow-cuda-minor-mismatch`, compile with {other}; the wheel records this",
+        "pass `--executor docker` to compile in a container, whose image has the toolkit",
+        f"build for CUDA {first} or later, whose toolkit is on the package index (`--torch 2.11 --cuda {first}`)",
+    ]
     raise MissingToolError(f"no CUDA {cuda} toolkit on this machine", Code.TOOLKIT_MISSING, hints=ways)
 
 

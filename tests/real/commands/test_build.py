@@ -106,9 +106,10 @@ def proofs(run: Run, name: str) -> dict[Check, Verdict]:
     return {proof.check: proof.verdict for proof in run.results[name].proofs}
 
 
-def row(run: Run, name: str) -> list[str]:
-    line = next(line for line in run.table.splitlines() if line.startswith(f"{name}-"))
-    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+def lines(run: Run, name: str) -> list[str]:
+    """The line of the wheel of an extension, and that of its figures."""
+    printed = run.table.splitlines()
+    return next(printed[at : at + 2] for at, line in enumerate(printed) if line.startswith(f"{name}-"))
 
 
 def test_an_extension_becomes_a_proven_wheel(runs: Runs) -> None:
@@ -172,9 +173,8 @@ def test_the_report_of_a_run(runs: Runs) -> None:
         "tiny": "built",
     }
     assert found["tiny"].cells[0].level == "cpu"
-    end = found["broken"].log
-    assert end
-    assert any(line.startswith("broken/_C.c:1:") for line in end.lines), "the real error of gcc"
+    end = found["broken"].log_end
+    assert any(line.startswith("broken/_C.c:1:") for line in end), "the real error of gcc"
     assert {build.build: build.result for build in report_of(warm)[0]}[tiny] == "already built"
 
 
@@ -187,7 +187,7 @@ def test_a_refused_wheel_never_reaches_dist(runs: Runs) -> None:
     for run in (runs.first, runs.warm, runs.edited):
         assert not [name for name in run.dist if name.startswith("hollow")]
         assert not [line for line in run.table.splitlines() if "hollow" in line and "pip install" in line]
-        assert "(refused)" in row(run, "hollow")[0]
+        assert "(refused)" in lines(run, "hollow")[0]
     assert "the source has no .cu file" in runs.first.table
 
 
@@ -195,7 +195,7 @@ def test_a_second_run_builds_nothing_and_sends_no_request(runs: Runs) -> None:
     assert runs.warm.results["tiny"].reused
     assert runs.warm.results["hollow"].reused
     assert not runs.warm.results["broken"].reused
-    assert row(runs.warm, "tiny")[-1] == "reused"
+    assert lines(runs.warm, "tiny")[1].endswith("; reused")
     assert runs.warm.results["tiny"].proofs == runs.first.results["tiny"].proofs
     assert runs.warm.results["hollow"].exit == Exit.FAILED
     assert runs.warm.report == runs.first.report

@@ -116,13 +116,12 @@ def test_only_what_nobody_holds_is_abandoned(build_root: Path, tmp_path: Path) -
 
 def test_flags_go_to_nvcc_as_well_and_not_to_what_cannot_read_them() -> None:
     folders = {Path("/a"): ".", Path("/b,c"): "x", Path("/d=e"): "y"}
-    flags = prefix_map_flags(folders, "12.2.0", stores={Path("/s"): "z", Path("/t,u"): "z"})
+    flags = prefix_map_flags(folders, stores={Path("/s"): "z", Path("/t,u"): "z"})
     assert flags == {
         "CPPFLAGS": "-ffile-prefix-map=/a=. -Wp,-ffile-prefix-map=/s=z",
         "NVCC_PREPEND_FLAGS": "-Xcompiler -ffile-prefix-map=/a=. -Xcompiler -Xpreprocessor"
         " -Xcompiler -ffile-prefix-map=/s=z",
     }
-    assert prefix_map_flags({Path("/a"): "."}, "7.5.0", stores={}) == {}
 
 
 pytestmark = pytest.mark.usefixtures("fresh_eyes")

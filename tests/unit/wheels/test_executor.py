@@ -362,7 +362,7 @@ def test_each_problem_has_a_sentence_and_a_hint(
     assert found[0].hints
 
 
-def test_all_missing_images_are_reported_with_their_rules(
+def test_all_missing_images_are_reported(
     fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (fake.root / "images" / "pythons%3A1").unlink()
@@ -370,8 +370,8 @@ def test_all_missing_images_are_reported_with_their_rules(
     absent = Cell.parse("torch2.12.0-cu130-cp311")
     problems = executor.problems([BUILD, build_for(absent), build_for(absent)], {})
     assert sorted(problem.where for problem in problems) == [
-        "images, cells torch2.12.*: bookworm:absent",
-        "images, cells torch2.1[01].*: pythons:1",
+        "bookworm:absent",
+        "pythons:1",
     ]
     assert len(fake.pulled) == 2
     assert {problem.exit_code for problem in problems} == {Exit.TOOL_MISSING}

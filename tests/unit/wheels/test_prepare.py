@@ -18,7 +18,8 @@ import pytest
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.wheelfile import limits
-from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest, source_entries
+from builder.wheels.sources.folder import source_files
+from builder.wheels.sources.prepare import prepare_source, project_folder, source_digest
 from tests.conftest import coded, git
 from tests.refused import refused
 from tests.unit.loopback import PackageIndex
@@ -213,7 +214,8 @@ def test_a_pipe_or_a_socket_is_never_opened(folder: Path, take: Take, name: str,
     else:
         with contextlib.chdir(special.parent), socket.socket(socket.AF_UNIX) as server:
             server.bind(special.name)
-    assert (name in source_entries(recipe(PathSource(folder)))) is (name == "link")
+    assert source_digest(recipe(PathSource(folder)))
+    assert (name in dict(source_files(folder))) is (name == "link")
     assert not (take(PathSource(folder)) / name).exists()
 
 
@@ -437,7 +439,7 @@ def test_another_digest_than_the_recipes_is_refused(
     forged = ARCHIVE + b"\0"
     found = hashlib.sha256(forged).hexdigest()
     offer(index, forged, found)
-    with pytest.raises(UsageError, match=f"{found}.*{SHA256}") as caught:
+    with pytest.raises(MissingToolError, match=f"{found}.*{SHA256}") as caught:
         take(SDIST)
     assert caught.value.where == "my-ext 1.0"
     assert not list(cache.rglob("*.gz"))
@@ -750,8 +752,8 @@ def test_a_run_killed_in_the_middle_does_no_harm(repository: tuple[Path, str], t
 
 
 GIT_FAULTS = {
-    "branch": (UsageError, "{url}", "main", r"'main' is not a full commit hash"),
-    "short hash": (UsageError, "{url}", "{short}", r"is not a full commit hash"),
+    "branch": (UsageError, "{url}", "main", r"has no commit main"),
+    "short hash": (MissingToolError, "{url}", "{short}", r"the checked-out files differ"),
     "no such commit": (UsageError, "{url}", "0" * 40, r"has no commit 0{40}"),
     "no repository": (MissingToolError, "{url}-absent", "{first}", r"git fetch failed: fatal: "),
     "no server": (MissingToolError, "http://me:secret@127.0.0.1:9/x", "{first}", r"git fetch failed: fatal: "),
