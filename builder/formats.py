@@ -15,7 +15,7 @@ FACTS_FORMAT = 4
 #: Verdicts of the checks of the wheel file.
 STATIC_FORMAT = 8
 #: Verdicts of the linkage check.
-LINKAGE_FORMAT = 3
+LINKAGE_FORMAT = 4
 #: Verdicts of the import in the environment of a cell.
 CELL_FORMAT = 2
 #: Verdicts of the op gate.

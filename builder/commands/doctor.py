@@ -25,6 +25,7 @@ from builder.publish.terminal import to_text
 #: The checks, in the order in which a person should mend what they find; each takes the torch that Python imports.
 _CHECKS: tuple[Callable[[Cures, TorchInstall], Iterator[Finding]], ...] = (
     torch_checks.check_path,
+    torch_checks.check_records,
     torch_checks.check_installers,
     torch_checks.check_requirements,
     torch_checks.check_files,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from builder.errors import UsageError
 from builder.gate.amounts import join_names
@@ -49,6 +50,21 @@ def check_path(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
         advice = "remove the folder from the file that sets PYTHONPATH"
     what = f"the torch of the environment is hidden by another one on sys.path: {listed}"
     yield fault("two-torches", what, why, cure, advice)
+
+
+def check_records(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
+    """The folder has one dist-info folder of torch: an interrupted update leaves a second."""
+    found = [one for one in cures.environment.packages if one.name == "torch" and one.folder == torch.folder]
+    if len(found) < 2:
+        return
+    versions = ", ".join(sorted((package.version for package in found), key=Version))
+    requirement = f"torch=={torch.package.version}" if torch.package else "torch"
+    yield fault(
+        "two-records-of-torch",
+        f"{torch.folder} has metadata of torch {versions}, but only the files of {torch.version}",
+        "an installation was interrupted; installers read the wrong version and do not replace the files",
+        (cures.remove("torch"), cures.remove("torch"), cures.install(requirement, index=cures.index_of(torch))),
+    )
 
 
 def check_installers(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:

@@ -71,7 +71,7 @@ def check_linkage(
     is not of torch or CUDA counts as existing: the tags check decides about it. Evidence: `missing` ({library:
     {mangled: readable}}), `absent` ({library: [soname]}).
     """
-    errors: list[str] = []
+    undefined: list[tuple[tuple[str, tuple[str, ...]], str]] = []
     missing: dict[str, dict[str, str]] = {}
     absent: dict[str, list[str]] = {}
     found = 0
@@ -82,15 +82,21 @@ def check_linkage(
             scope.missing = [name for name in scope.missing if TORCH_OR_CUDA.match(name)]
         if scope.missing:
             absent[library.path] = scope.missing
-            errors += [f"{library.path} needs {name}, {_why_absent(name, cell, table)}" for name in scope.missing]
         lost = _lost(library, scope)
         found += len(library.undefined) - len(lost)
         if lost:
             missing[library.path] = names = {symbol: demangle(symbol) for symbol in lost}
             by_cause = grouped((_cause(one, facts, cell, table, cuda_sources), names[one]) for one in lost)
-            errors += [
-                f"{library.path}: undefined symbol {join_names(these)}: {why}" for why, these in by_cause.items()
-            ]
+            undefined += [((why, tuple(these)), library.path) for why, these in by_cause.items()]
+    users = grouped((name, path) for path, names in absent.items() for name in names)
+    errors = [
+        f"{join_names(paths)} {'need' if len(paths) > 1 else 'needs'} {name}, {_why_absent(name, cell, table)}"
+        for name, paths in users.items()
+    ]
+    errors += [
+        f"{join_names(paths)}: undefined symbol {join_names(these)}: {why}"
+        for (why, these), paths in grouped(undefined).items()
+    ]
     return make_proof(
         facts,
         Check.LINKAGE,
@@ -190,10 +196,12 @@ def _why_absent(name: str, cell: Cell, table: SymbolTable) -> str:
     stem, _, version = name.partition(".so")
     provided = sorted(other for other in table.libraries if other.partition(".so")[0] == stem)
     if stem == "libcudart":
-        major = version.strip(".") or "(unknown version)"
+        found = version.strip(".") or "(unknown version)"
+        same = found.partition(".")[0] == str(cell.cuda.major)
+        cure = "link it statically (`nvcc -cudart static`)"
         return (
-            f"the runtime of CUDA {major}; torch {cell.torch} in this cell provides "
-            f"{join_names(provided) or 'none'}: build the wheel with a CUDA {cell.cuda.major} toolkit"
+            f"the runtime of CUDA {found}; torch {cell.torch} in this cell provides {join_names(provided) or 'none'}: "
+            f"{cure if same else f'build the wheel with a CUDA {cell.cuda.major} toolkit'}"
         )
     if provided:
         return f"but this cell provides {join_names(provided)}: build the wheel with this cell's torch and toolkit"

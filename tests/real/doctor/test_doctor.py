@@ -184,6 +184,15 @@ def test_a_package_of_another_cuda_took_files_with_it(patient: Patient) -> None:
     patient.heal("missing-libraries", "libraries of torch 2.11.0 were deleted")
 
 
+def test_an_interrupted_update_left_two_records_of_torch(patient: Patient) -> None:
+    patient.has_torch()
+    old = patient.site_packages / "torch-2.10.0.dist-info"
+    old.mkdir()
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0\n")
+    (old / "RECORD").write_text("torch-2.10.0.dist-info/METADATA,,\ntorch-2.10.0.dist-info/RECORD,,\n")
+    patient.heal("two-records-of-torch", "has metadata of torch 2.10.0, 2.11.0, but only the files of 2.11.0")
+
+
 @pytest.mark.parametrize("part", [0.5, 0], ids=["half", "empty"])
 def test_a_damaged_library_of_an_extension(patient: Patient, tmp_path: Path, part: float) -> None:
     library = compiled(tmp_path, gpu_source(80), name="_C.so", language="assembler").read_bytes()

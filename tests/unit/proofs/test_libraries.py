@@ -72,6 +72,11 @@ def test_found(libraries: tuple[Library, ...]) -> None:
 @pytest.mark.parametrize(
     ("libraries", "symbols", "says"),
     [
+        (
+            (uses("f", needed=("libjpeg.so.8",)), uses("f", needed=("libjpeg.so.8",), path="ops/_D.so")),
+            {},
+            r"^ops/_C\.so, ops/_D\.so need libjpeg\.so\.8, .*; ops/_C\.so, ops/_D\.so: undefined symbol f: [^/]*$",
+        ),
         ((uses("_ZTIN5torch8autograd4NodeE"),), {}, r"typeinfo for torch::autograd::Node: .*different torch"),
         ((uses(CXX11),), {"cxx11": False}, "different C.. ABI of std::string.*USE_CXX11_ABI=0"),
         ((uses(CXX11),), {}, "built against a different torch"),  # not the string
@@ -99,6 +104,8 @@ def test_missing(libraries: tuple[Library, ...], symbols: dict[str, Any], says: 
         ("libcurand.so.10", r"does not bring: .*`nvidia-curand`.* path `\$ORIGIN/\.\./nvidia/cu13/lib`"),
         ("libnppig.so.13", "add `nvidia-npp` to `requires`"),
         ("libjpeg.so.8", "which this cell does not provide: link it statically"),
+        ("libcudart.so.12", r"CUDA 12; torch 2\.11\.0 in this cell provides libcudart\.so\.13: .* CUDA 13 toolkit"),
+        ("libcudart.so.13.9", r"provides libcudart\.so\.13: link it statically \(`nvcc -cudart static`\)"),
     ],
 )
 def test_needed_library_does_not_exist(needed: str, says: str) -> None:
