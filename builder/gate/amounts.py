@@ -28,6 +28,12 @@ def join_names(names: Sequence[str], most: int = 3) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
+def subject(names: Sequence[str], verb: str) -> str:
+    """Names and a verb of their number: `a.so needs`, `a.so, b.so need`."""
+    of_one = {"have": "has", "search": "searches"}.get(verb, f"{verb}s")
+    return f"{join_names(names)} {verb if len(names) > 1 else of_one}"
+
+
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """The values of each key, keys and values in the order of the pairs."""
     groups: dict[K, list[V]] = {}

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from builder.gate.amounts import counted, join_names, size_text
+from builder.gate.amounts import counted, grouped, join_names, size_text, subject
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
@@ -68,7 +68,8 @@ def check_record(facts: WheelFacts, fault: str) -> Proof:
 
 def check_loader(facts: WheelFacts) -> Proof:
     """The loader accepts the libraries, and finds those of the wheel that its Python modules need."""
-    errors = [error for library in facts.libraries for error in _errors(library)]
+    faults = grouped((error, library.path) for library in facts.libraries for error in _errors(library))
+    errors = [f"{subject(paths, verb)} {text}" for (verb, text), paths in faults.items()]
     lost, late = _unreached(facts)
     errors += lost
     runtimes = min((sorted(CellClaims(one).runtimes) for one in variants(facts)), key=len)
@@ -86,21 +87,24 @@ def check_loader(facts: WheelFacts) -> Proof:
     return make_proof(facts, Check.LOADER, errors, good="nothing unusual", remarks=remarks)
 
 
-def _errors(library: Library) -> Iterator[str]:
+def _errors(library: Library) -> Iterator[tuple[str, str]]:
+    """A verb and the rest of the sentence for each fault."""
     if library.execstack:
         yield (
-            f"{library.path} needs an executable stack, so glibc 2.41 and newer refuse it: add"
-            " `.section .note.GNU-stack` to the assembler sources, or link with -z noexecstack"
+            "need",
+            "an executable stack, which glibc 2.41 and newer refuse: add `.section .note.GNU-stack` to the assembler"
+            " sources, or link with -z noexecstack",
         )
     if library.textrel:
-        yield f"{library.path} has text relocations, which hardened systems refuse: compile every source with -fPIC"
+        yield "have", "text relocations, which hardened systems refuse: compile every source with -fPIC"
     if relative := [folder for folder in library.search if not folder.startswith(("/", "$ORIGIN", "${ORIGIN}"))]:
         shown = join_names([folder or "with an empty entry" for folder in dict.fromkeys(relative)])
-        yield f"{library.path} searches the current folder for libraries (RPATH {shown}): anyone may put one there"
+        yield "search", f"the current folder for libraries (RPATH {shown}): anyone may put one there"
     if shared := [folder for folder in library.search if _SHARED.match(folder)]:
         yield (
-            f"{library.path} searches folders for libraries that every user may write to (RPATH {join_names(shared)}):"
-            " remove them with `patchelf --set-rpath`, or run `auditwheel repair`"
+            "search",
+            f"folders for libraries that every user may write to (RPATH {join_names(shared)}): remove them with"
+            " `patchelf --set-rpath`, or run `auditwheel repair`",
         )
 
 
@@ -122,7 +126,4 @@ def _stray_folders(facts: WheelFacts) -> Iterator[str]:
     }
     if users := [path for path, found in folders.items() if found]:
         found = list(dict.fromkeys(folder for path in users for folder in folders[path]))
-        yield (
-            f"{join_names(users)} also {'search' if len(users) > 1 else 'searches'} {join_names(found)} for libraries,"
-            " a folder of the build machine"
-        )
+        yield f"{subject(users, 'search')} also {join_names(found)} for libraries, a folder of the build machine"

@@ -14,7 +14,7 @@ from pathlib import Path
 from auditwheel.lddtree import load_ld_paths
 from auditwheel.libc import Libc
 
-from builder.gate.amounts import grouped, join_names
+from builder.gate.amounts import grouped, join_names, subject
 from builder.gate.system.process_end import demangle
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
@@ -89,10 +89,7 @@ def check_linkage(
             by_cause = grouped((_cause(one, facts, cell, table, cuda_sources), names[one]) for one in lost)
             undefined += [((why, tuple(these)), library.path) for why, these in by_cause.items()]
     users = grouped((name, path) for path, names in absent.items() for name in names)
-    errors = [
-        f"{join_names(paths)} {'need' if len(paths) > 1 else 'needs'} {name}, {_why_absent(name, cell, table)}"
-        for name, paths in users.items()
-    ]
+    errors = [f"{subject(paths, 'need')} {name}, {_why_absent(name, cell, table)}" for name, paths in users.items()]
     errors += [
         f"{join_names(paths)}: undefined symbol {join_names(these)}: {why}"
         for (why, these), paths in grouped(undefined).items()
@@ -244,8 +241,12 @@ def _cause(symbol: str, facts: WheelFacts, cell: Cell, table: SymbolTable, sourc
     new_string = "__cxx11" in readable or "[abi:cxx11]" in readable
     other_string = not new_string and _OLD_STRING.search(readable) if table.cxx11 else new_string
     if is_torch_cxx(symbol) and other_string:
-        flag = f"-D_GLIBCXX_USE_CXX11_ABI={int(table.cxx11)}"
-        return f"the library uses a different C++ ABI of std::string than torch {cell.torch}: build with {flag}"
+        # PyTorch's announcement of 2.6: its wheels for CUDA 12.6 were the first with the new ABI.
+        others = f", or use torch 2.6 for CUDA {'11.8 or 12.4' if table.cxx11 else '12.6'}"
+        return (
+            f"the library uses a different C++ ABI of std::string than torch {cell.torch}: build with"
+            f" -D_GLIBCXX_USE_CXX11_ABI={int(table.cxx11)}{others if cell.torch.series == '2.6' else ''}"
+        )
     if is_torch_cxx(symbol):
         return (
             f"the library needs a C++ symbol that torch {cell.torch} does not have; "

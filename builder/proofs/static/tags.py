@@ -17,7 +17,7 @@ from auditwheel.policy import Policy, WheelPolicies
 from packaging.tags import Tag, parse_tag
 from packaging.utils import parse_wheel_filename
 
-from builder.gate.amounts import counted, grouped, join_names
+from builder.gate.amounts import counted, grouped, join_names, subject
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.gate.system.process_end import demangle
 from builder.matrix.axes import ABI3T_SINCE, Python
@@ -301,13 +301,10 @@ def _broken(facts: WheelFacts, systems: _Systems, provided: frozenset[str]) -> l
 
 
 def _too_new(facts: WheelFacts, systems: _Systems) -> list[str]:
-    """The symbol versions that these systems may lack, one sentence for each library."""
+    """The symbol versions that these systems may lack, one sentence for libraries that need the same."""
     found = ((one, {version for version in _versions(one) if not systems.have(version)}) for one in facts.libraries)
-    return [
-        f"{library.path} needs {join_names(_users(library, versions))}, newer than {systems.tag} guarantees"
-        for library, versions in found
-        if versions
-    ]
+    users = grouped((join_names(_users(one, versions)), one.path) for one, versions in found if versions)
+    return [f"{subject(paths, 'need')} {names}, newer than {systems.tag} guarantees" for names, paths in users.items()]
 
 
 def _versions(library: Library) -> set[str]:
@@ -329,8 +326,7 @@ def _unprovided(facts: WheelFacts, system: frozenset[str], provided: frozenset[s
         for one in facts.libraries
     )
     return [
-        f"{join_names(paths)} {'need' if len(paths) > 1 else 'needs'} {join_names(missing)},"
-        f" which neither torch nor {system_name} provides"
+        f"{subject(paths, 'need')} {join_names(missing)}, which neither torch nor {system_name} provides"
         for missing, paths in users.items()
         if missing
     ]

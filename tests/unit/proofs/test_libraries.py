@@ -127,6 +127,12 @@ def test_a_library_for_any_processor_is_judged(machine: str) -> None:
     assert check_linkage(facts, CELL, table()).verdict in ("passed", "failed")
 
 
+def test_two_variants_of_torch_2_6_have_two_abis_of_strings() -> None:
+    """lietorch 0.8.2 of the index requires torch 2.6, and works with its variant for CUDA 12.6 only."""
+    cell = replace(CELL, torch=Torch(2, 6, 0), cuda=Cuda(12, 4))
+    expect(check_linkage(wheel_facts(uses(CXX11)), cell, table(cxx11=False)), "ABI=0, or use torch 2.6 for CUDA 12.6")
+
+
 def test_missing_dependencies_of_torch_itself_do_not_matter() -> None:
     symbols = table({"libtorch_cpu.so": (("libmpi.so.40",), ("_ZN2at6Tensor3fooEv",))})
     assert check_linkage(wheel_facts(uses("_ZN2at6Tensor3fooEv")), CELL, symbols).verdict == "passed"
