@@ -11,6 +11,7 @@ from builder.matrix.local_version import read_local
 from builder.wheelfile.facts import Library, WheelFacts
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
+_OF_TORCH = re.compile(r"torch[-_.]?#")  # in a path whose numbers are `#`
 
 
 def variants(facts: WheelFacts) -> list[WheelFacts]:
@@ -18,10 +19,11 @@ def variants(facts: WheelFacts) -> list[WheelFacts]:
 
     Libraries whose paths differ in numbers only are builds of one library if they have one file name, as in
     `torch-2.9/lib/libops.so` and `torch-2.10/lib/libops.so`, or if they need different versions of another library, as
-    `libops_cuda12.so` and `libops_cuda13.so` need different CUDA runtimes.
+    `libops_cuda12.so` and `libops_cuda13.so` need different CUDA runtimes, or if the number is that of a torch, as in
+    `libops_pytorch_2.2.1.so`.
     """
     groups = grouped((_NUMBER.sub("#", one.path), one) for one in facts.libraries if not one.foreign)
-    several = (group for group in groups.values() if len(group) > 1 and _one_of_many(group))
+    several = (group for form, group in groups.items() if len(group) > 1 and _one_of_many(form, group))
     builds = {library.path: key for group in several for library, key in _keyed(group)}
     keys = sorted(set(builds.values()), key=lambda key: [[int(part) for part in one.split(".")] for one in key])
     if not keys:
@@ -60,8 +62,8 @@ def _rank(own: Sequence[Library], torch: Torch | None, cuda: Cuda | None) -> tup
     return any(one.sass or one.ptx for one in own), of_torch, of_cuda, number, variant[2:].ljust(3, "0")
 
 
-def _one_of_many(group: Sequence[Library]) -> bool:
-    if len({library.basename for library in group}) == 1:
+def _one_of_many(form: str, group: Sequence[Library]) -> bool:
+    if _OF_TORCH.search(form) or len({library.basename for library in group}) == 1:
         return True
     needed = {name for library in group for name in library.needed}
     return any(len(names) > 1 for names in grouped((name.partition(".so")[0], name) for name in needed).values())

@@ -165,6 +165,14 @@ def test_libraries_for_one_cuda_each(count: int, foreign: bool, reason: str) -> 
     expect(check_linkage_in(wheel_facts(*PER_CUDA[:count]), claim(foreign=foreign), CELL, table()), reason)
 
 
+def test_a_library_for_another_torch_by_its_name_need_not_link() -> None:
+    """dgl 2.1.0 of the index has one for each torch from 2.0.0 to 2.2.1, and loads that of its torch."""
+    old = uses("_ZN2at4goneEv", path="dgl/libdgl_sparse_pytorch_2.0.0.so")
+    wheel = wheel_facts(old, library("dgl/libdgl_sparse_pytorch_2.2.1.so"))
+    expect(check_linkage_in(wheel, claim(foreign=True), CELL, table()))
+    expect(check_linkage_in(wheel_facts(old), claim(foreign=True), CELL, table()), "at::gone")
+
+
 @pytest.mark.parametrize(
     ("libraries", "archs", "missing"),
     [
