@@ -22,8 +22,8 @@ _NEVER = re.compile(
 #: auditwheel adds a hash to the name of a copied library: `libcudart.so.13` becomes `libcudart-1a2b3c4d.so.13.0.96`.
 #: torchvision's own tool writes `libcudart.1a2b3c4d.so.13`.
 _GRAFT_HASH = re.compile(r"[-.][0-9a-f]{8,}$")
-#: A CUDA or OpenMP runtime whose name has such a hash.
-_RENAMED_RUNTIME = re.compile(r"/lib(?:cudart|gomp)[-.][0-9a-f]{8,}\.so[.\d]*$")
+#: A runtime of CUDA, NVRTC or OpenMP whose name has such a hash.
+_RENAMED_RUNTIME = re.compile(r"/lib(?:cudart|gomp|nvrtc)[-.][0-9a-f]{8,}\.so[.\d]*$")
 _OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)")
 #: The name of a Python module for Linux.
 _LINUX_MODULE = re.compile(r"\.(?:cpython-\d+t?(?:-\w+-linux-\w+)?|abi3)\.so$")
@@ -65,18 +65,22 @@ def check_grafted(facts: WheelFacts, provided: frozenset[str], *, foreign: bool 
 
     `provided` holds file names such as `libtorch_cpu.so` and `libcudart.so.13`. A copy is recognised by its file name
     or soname, also with the hash that auditwheel adds. Two copies in one process have two separate states of CUDA.
-    In a `foreign` wheel, a CUDA or OpenMP runtime under a name of its own is a remark: it works, as a linked one does.
+    In a `foreign` wheel, a runtime under a name of its own is a remark: it works, as a linked one does. The packages of
+    NVIDIA and torch themselves have their libraries in `nvidia/` and `torch/`.
     """
     # Compare names with their hash: a torch with `libgomp-a34b3233.so.1` does not provide `libgomp.so.1`.
     theirs = {name.partition(".so")[0] for name in provided}
+    project = canonicalize_name(facts.name)
+    own = "torch/" if project == "torch" else "nvidia/" if project.startswith("nvidia-") else ""
     grafted = [
         library.path
         for library in facts.libraries
-        if any(_is_theirs(name, theirs) for name in (library.basename, library.soname) if name)
+        if not (own and library.path.startswith(own))
+        and any(_is_theirs(name, theirs) for name in (library.basename, library.soname) if name)
     ]
     errors, remarks, good = [], [], "none"
     if grafted and foreign and all(map(_RENAMED_RUNTIME.search, grafted)):
-        good = "only a runtime of CUDA or OpenMP"
+        good = "only a runtime of CUDA, NVRTC or OpenMP"
         remarks.append(
             f"the wheel contains {join_names(grafted)}: a second runtime in the process, which an update of torch does"
             " not replace"

@@ -97,13 +97,14 @@ class Linker:
     def linkage(self) -> list[Proof]:
         """The proofs to report: those asked for; else those of the torch releases that the wheel claims.
 
-        Of several claimed releases one must link; whether all of them do is a matter of the check `window`.
+        Of several claimed releases one must link, maybe one whose symbols are unknown; whether all of them do is a
+        matter of the check `window`.
         """
         asked = self.select.torch or self.select.cuda
         found = [proof for cell, proof in self.proofs.items() if asked or cell in self._claimed]
-        if not found:
-            return [not_run(self.facts, Check.LINKAGE, self._no_inventory())]
         passed = [proof for proof in found if proof.verdict is Verdict.PASSED]
+        if not found or not (asked or passed or not self._without_symbols(self._claimed_series)):
+            return [not_run(self.facts, Check.LINKAGE, self._no_inventory())]
         return found if asked else passed or found[-1:]
 
     def window(self) -> Proof:

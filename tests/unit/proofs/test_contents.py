@@ -67,6 +67,20 @@ def test_grafted(path: str, soname: str, grafted: bool) -> None:
     assert (path in proof.reason) is grafted
 
 
+@pytest.mark.parametrize(
+    ("project", "path", "says"),
+    [
+        ("nvidia-nvjitlink", "nvidia/cu13/lib/libnvJitLink.so.13", ""),
+        ("torch", "torch/lib/libtorch_cpu.so", ""),
+        ("torch-ops", "torch/lib/libtorch_cpu.so", "which torch, its"),
+        ("nvidia-ops", "ops/libcudart.so.13", "which torch, its"),
+    ],
+)
+def test_the_packages_that_provide_a_library_have_no_copy_of_it(project: str, path: str, says: str) -> None:
+    """nvidia-nvjitlink 13.5.37 of the index was refused for its own library."""
+    expect(check_grafted(wheel_facts(library(path), name=project), PROVIDED), says)
+
+
 @pytest.mark.parametrize(("digest", "grafted"), [("24e2ab19", False), ("a34b3233", True)])
 def test_library_that_torch_itself_grafted_is_provided_under_that_name_only(digest: str, grafted: bool) -> None:
     """torch 2.4 from the default index holds its own OpenMP library, renamed by auditwheel."""

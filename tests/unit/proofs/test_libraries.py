@@ -13,7 +13,7 @@ from builder.matrix.axes import AbiClass, Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof
-from builder.proofs.inventory import Shelf
+from builder.proofs.inventory import Release, Shelf
 from builder.proofs.static.gpu_code import How, answer, check_device_code, check_gpus
 from builder.proofs.static.linkage import (
     check_linkage,
@@ -588,3 +588,13 @@ def test_the_symbols_of_the_torch_of_the_wheel_are_read(
     for release in unread:
         shelf.add(release, SymbolTable({}))
     assert Linker(facts, shelf, select).unread == []
+
+
+def test_a_claimed_torch_whose_symbols_are_unknown_may_be_the_one_that_links(tmp_path: Path) -> None:
+    """torchtext 0.18.0 of the index allows every torch since 2.3, and failed where only those of 2.14 were known."""
+    shelf = Shelf(tmp_path)
+    shelf.add(Release(Torch(2, 11, 0), Cuda(13, 0), "x86_64"), table())
+    for requires, verdict in (("torch>=2.10", "not run"), ("torch==2.11.*", "failed")):
+        facts = wheel_facts(uses("_ZN2at4goneEv"), version="1.0", requires_dist=(requires,))
+        (proof,) = Linker(facts, shelf, Selection()).linkage()
+        assert proof.verdict == verdict, proof.reason
