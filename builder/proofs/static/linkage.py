@@ -91,14 +91,8 @@ def check_linkage(
             errors += [
                 f"{library.path}: undefined symbol {join_names(these)}: {why}" for why, these in by_cause.items()
             ]
-    return make_proof(
-        facts,
-        Check.LINKAGE,
-        errors,
-        cell=cell,
-        good=f"{found} symbols found",
-        evidence={"found": found, "missing": missing, "absent": absent},
-    )
+    evidence = {"missing": missing, "absent": absent}
+    return make_proof(facts, Check.LINKAGE, errors, cell=cell, good=f"{found} symbols found", evidence=evidence)
 
 
 def check_linkage_in(facts: WheelFacts, claim: WheelClaim, cell: Cell, table: SymbolTable) -> Proof:
