@@ -105,11 +105,8 @@ class GuardPages:
     def copy(self, tensor: Tensor, *, at_end: bool) -> Tensor:
         """Return a copy directly before (`at_end`) or after a guard page, or the tensor itself if that is impossible.
 
-        The copy has the same strides, or those of torch.empty_like if the tensor has gaps or overlaps.
-
-        Raises:
-            MemoryError: the kernel maps no more memory.
-
+        The copy has the same strides, or those of torch.empty_like if the tensor has gaps or overlaps. Raises
+        MemoryError if the kernel maps no more memory.
         """
         size = tensor.numel() * tensor.element_size()
         if not size or tensor.layout != torch.strided or tensor.device.type != "cpu":

@@ -132,9 +132,7 @@ def write_results(path: Path, results: Mapping[str, Outputs]) -> None:
 def read_results(path: Path, most: int) -> dict[str, Outputs]:
     """Read results of at most `most` bytes.
 
-    Raises:
-        UnreadableError: there is no such file, or something other than the gate wrote it.
-
+    Raises UnreadableError if there is no such file, or something other than the gate wrote it.
     """
     try:
         data = read_regular(path, most + 1)
