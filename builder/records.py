@@ -12,7 +12,7 @@ from typing import Any
 from builder.errors import BuildfarmError, Code, UsageError, mask_credentials
 from builder.formats import sha256_of
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
-from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
+from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource
 from builder.matrix.plan import Build
 from builder.untrusted import JsonError, parse_json, text, texts
 from builder.wheelfile.archive import WheelFile
@@ -125,16 +125,12 @@ class SourceRecord:
     @classmethod
     def of(cls, recipe: Recipe, digest: str) -> SourceRecord:
         """The source of a recipe; raises OSError for a patch that cannot be read."""
-        origin: SdistSource | GitSource | None
-        match recipe.source:
-            case PathSource():
-                origin = None
-            case SdistSource(project=project, version=version, sha256=sha256):
-                origin = SdistSource(project, version, sha256.lower())
-            case GitSource(url=url, revision=revision, subdirectory=subdirectory):
-                origin = GitSource(mask_credentials(url), revision, subdirectory)
-            case WheelSource():
-                raise AssertionError("an official wheel has no source: a plan must not contain a build of this recipe")
+        source = recipe.source
+        origin: SdistSource | GitSource | None = None
+        if isinstance(source, SdistSource):
+            origin = replace(source, sha256=source.sha256.lower())
+        elif isinstance(source, GitSource):
+            origin = replace(source, url=mask_credentials(source.url))
         return cls(origin, digest, tuple(PatchRecord(patch.name, sha256_of(patch)) for patch in recipe.patches))
 
     @property

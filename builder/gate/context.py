@@ -74,11 +74,8 @@ class Context:
     ) -> tuple[Any, ...]:
         """Return new positional arguments, the same numbers for every call; without `grad` none requires a gradient.
 
-        The default of `dtype` is the first one of the case.
-
-        Raises:
-            CaseError: the inputs of the case raise an exception.
-
+        The default of `dtype` is the first one of the case. Raises CaseError if the inputs of the case raise an
+        exception.
         """
         make = Make(device or self.device, dtype or case.dtypes[0])
         try:

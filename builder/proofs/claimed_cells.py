@@ -174,20 +174,15 @@ def claimed_cells(facts: WheelFacts, compat: Compat, platform: Platform) -> Clai
         else:
             newest[cell.torch.series, cell.cuda, cell.python] = cell  # the releases come in order
     cells = tuple(sorted(newest.values()))
-    admitted = {
-        "torch": {cell.torch.series for cell in cells},
-        "CUDA": {str(cell.cuda) for cell in cells},
-        "Python": {str(cell.python) for cell in cells},
-    }
-    order: dict[str, Sequence[str]] = {
-        "torch": list(dict.fromkeys(torch.series for torch in compat.torches)),
-        "CUDA": [str(cuda) for cuda in compat.cudas],
-        "Python": [str(python) for python in compat.pythons],
+    axes = {  # all values in their order, and those that the wheel claims
+        "torch": (list(dict.fromkeys(torch.series for torch in compat.torches)), {cell.torch.series for cell in cells}),
+        "CUDA": (list(map(str, compat.cudas)), {str(cell.cuda) for cell in cells}),
+        "Python": (list(map(str, compat.pythons)), {str(cell.python) for cell in cells}),
     }
     others = [
-        f"{axis} {range_text(order[axis], values - admitted[axis])}: {reason}"
+        f"{axis} {range_text(axes[axis][0], excluded)}: {reason}"
         for (axis, reason), values in reasons.items()
-        if values - admitted[axis]
+        if (excluded := values - axes[axis][1])
     ]
     return ClaimedCells(cells, tuple(others))
 

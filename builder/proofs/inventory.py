@@ -136,17 +136,14 @@ def inventory_of_wheel(archive: WheelFile) -> tuple[Release, SymbolTable]:
     Of the libraries in NVIDIA's packages, only the names are known: those that torch's libraries need.
     """
     members = {PurePosixPath(name).name: name for name in archive.names if name.startswith("torch/lib/")}
-    other = UsageError("this is no torch wheel with shared libraries", Code.NOT_A_WHEEL, where=str(archive.path))
+    other = UsageError("this is no torch wheel with CUDA and libraries", Code.NOT_A_WHEEL, where=str(archive.path))
     if "libtorch_cpu.so" not in members or "torch/version.py" not in archive.names:
         raise other
     with archive.open("torch/version.py") as stream:
         text = stream.read(_MAX_VERSION).decode(errors="replace")
     version, cuda_version = stated(text)
-    if not version:
-        raise UsageError("torch/version.py does not name a release", Code.NOT_A_WHEEL, where=str(archive.path))
-    if not cuda_version:
-        sentence = f"torch {version} was built without CUDA; name one with CUDA"
-        raise UsageError(sentence, Code.NOT_A_WHEEL, where=str(archive.path))
+    if not (version and cuda_version):
+        raise other
     torch, cuda = Torch.parse(version), Cuda.parse(cuda_version)
     elves: dict[str, Elf] = {}
     with tempfile.TemporaryDirectory(prefix="buildfarm-inventory-") as folder:

@@ -218,22 +218,17 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
         return f"torch.export raises {_one_line(error)}", []
     free = _free_dimensions(program, len(tensors)) if dimension is not None else [set()] * len(tensors)
     dynamic_names = [f"dimension {at} of {name}" for name, dims in zip(names, free) for at in sorted(dims)]
+    cure = "in the fake kernel, keep sizes symbolic (no int(), no branch)"
     if dimension is not None and any(dimensions) and not dynamic_names:
-        return (
-            "torch.export makes every size constant: in the fake kernel, keep sizes symbolic (no int(), no branch)",
-            dynamic_names,
-        )
+        return f"torch.export makes every size constant: {cure}", dynamic_names
     for run in runs:
         given = context.arguments(run, grad=False)
         others = [tensor for _, tensor in iter_tensors(given)]
         for name, one, other, dims in zip(names, tensors, others, free):
             for at, (size, wanted) in enumerate(zip(one.shape, other.shape)):
                 if size != wanted and min(size, wanted) > 1 and at not in dims:
-                    return (
-                        f"torch.export makes dimension {at} of {name} constant ({size}), but the case '{run.name}' has "
-                        f"{wanted}: in the fake kernel, keep sizes symbolic (no int(), no branch)",
-                        dynamic_names,
-                    )
+                    what = f"torch.export makes dimension {at} of {name} constant ({size})"
+                    return f"{what}, but the case '{run.name}' has {wanted}: {cure}", dynamic_names
         sizes = [both for one, other in zip(tensors, others) for both in zip(one.shape, other.shape)]
         if any(size != wanted and min(size, wanted) < 2 for size, wanted in sizes):
             continue  # a program exported for another size than 0 or 1 does not accept it

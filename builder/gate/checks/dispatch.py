@@ -23,14 +23,13 @@ def dispatch(context: Context) -> list[Outcome]:
     """The check "dispatch": an outcome for each claimed library that is not loaded, and for each discovered op."""
     # The stem of _C.abi3.so and of _C.cpython-312-x86_64-linux-gnu.so is _C.
     loaded = {Path(path).name.partition(".")[0] for path in mapped_files() if path.endswith(".so")}
-    outcomes = []
-    for stem in sorted(set(context.spec.libraries) - loaded):
-        reason = f"the import does not load the library {stem}, "
-        if torch.version.cuda is None:
-            reason += "perhaps because this torch is a CPU build"
-            outcomes.append(Outcome("dispatch", "", "", NOT_RUN, reason))
-        else:
-            outcomes.append(Outcome("dispatch", "", "", FAILED, f"{reason}so its ops are missing"))
+    verdict, more = FAILED, "so its ops are missing"
+    if torch.version.cuda is None:
+        verdict, more = NOT_RUN, "perhaps because this torch is a CPU build"
+    outcomes = [
+        Outcome("dispatch", "", "", verdict, f"the import does not load the library {stem}, {more}")
+        for stem in sorted(set(context.spec.libraries) - loaded)
+    ]
     claimed = sorted({key for keys in context.spec.libraries.values() for key in keys})
     for op in context.ops:
         if "::" in op:

@@ -27,14 +27,17 @@ def dense(tensor: Tensor) -> Tensor:
     return plain if plain.layout == torch.strided else plain.to_dense()
 
 
+def bits(tensor: Tensor) -> bytes:
+    """Return the numbers of a tensor of any layout as bytes. Needs no numpy."""
+    plain = dense(tensor).resolve_conj().resolve_neg().contiguous()
+    return ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b""
+
+
 def digest(*tensors: Tensor) -> str:
-    """Return a short hash of the bits, shapes and dtypes of tensors of any layout. Needs no numpy."""
+    """Return a short hash of the bits, shapes and dtypes of tensors of any layout."""
     hashed = hashlib.sha256()
     for tensor in tensors:
-        hashed.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
-        plain = dense(tensor).resolve_conj().resolve_neg().contiguous()
-        if plain.numel():
-            hashed.update(ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()))
+        hashed.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode() + bits(tensor))
     return hashed.hexdigest()[:16]
 
 
@@ -102,11 +105,8 @@ class GuardPages:
     def copy(self, tensor: Tensor, *, at_end: bool) -> Tensor:
         """Return a copy directly before (`at_end`) or after a guard page, or the tensor itself if that is impossible.
 
-        The copy has the same strides, or those of torch.empty_like if the tensor has gaps or overlaps.
-
-        Raises:
-            MemoryError: the kernel maps no more memory.
-
+        The copy has the same strides, or those of torch.empty_like if the tensor has gaps or overlaps. Raises
+        MemoryError if the kernel maps no more memory.
         """
         size = tensor.numel() * tensor.element_size()
         if not size or tensor.layout != torch.strided or tensor.device.type != "cpu":

@@ -151,12 +151,11 @@ def heap_checks_work() -> bool:
 
 def _mallopt() -> Any:  # noqa: ANN401
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "dlvsym"):
-        libc.dlvsym.restype = ctypes.c_void_p
-        libc.dlvsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
-        for version in _VERSIONS:
-            if address := libc.dlvsym(None, b"mallopt", version):
-                return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int)(address)
+    libc.dlvsym.restype = ctypes.c_void_p
+    libc.dlvsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p]
+    for version in _VERSIONS:
+        if address := libc.dlvsym(None, b"mallopt", version):
+            return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int)(address)
     return libc.mallopt
 
 

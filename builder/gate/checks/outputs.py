@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import io
 import json
 import math
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from builder.gate.case import Case
-from builder.gate.checks.guard_pages import mutable
+from builder.gate.checks.guard_pages import bits, dense, mutable
 from builder.gate.context import Context, flatten, map_tensors
 from builder.gate.system.files import read_regular
 
@@ -133,9 +132,7 @@ def write_results(path: Path, results: Mapping[str, Outputs]) -> None:
 def read_results(path: Path, most: int) -> dict[str, Outputs]:
     """Read results of at most `most` bytes.
 
-    Raises:
-        UnreadableError: there is no such file, or something other than the gate wrote it.
-
+    Raises UnreadableError if there is no such file, or something other than the gate wrote it.
     """
     try:
         data = read_regular(path, most + 1)
@@ -178,15 +175,11 @@ def _tensor(tensor: Tensor, blobs: list[bytes]) -> Any:  # noqa: ANN401
     # A subclass may say anything about itself: send what its memory contains.
     plain_methods = getattr(torch._C, "DisableTorchFunctionSubclass", contextlib.nullcontext)
     with torch.no_grad(), plain_methods():
-        plain = tensor.detach().cpu()
-        plain = plain if plain.layout == torch.strided else plain.to_dense()
-        plain = plain.resolve_conj().resolve_neg().contiguous()
-        name = _NAMES.get(plain.dtype)
-        if name is None:
+        plain = dense(tensor)
+        if plain.dtype not in _NAMES:
             return {"unknown": f"tensor of {plain.dtype}"}
-        size = plain.numel() * plain.element_size()
-        blobs.append(ctypes.string_at(plain.data_ptr(), size) if size else b"")
-        return {"tensor": name, "shape": list(plain.shape)}
+        blobs.append(bits(plain))
+        return {"tensor": _NAMES[plain.dtype], "shape": list(plain.shape)}
 
 
 def _value(tree: Mapping[str, Any], blob: io.BytesIO, level: int = 0) -> Any:  # noqa: ANN401

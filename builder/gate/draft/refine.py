@@ -114,6 +114,8 @@ def of_compiled_module(op: str) -> str:
 
 
 Shape = tuple[int, ...]
+#: How a result is made: the tensor that it is like, its sizes, its dtype.
+Made = tuple[str, str, str]
 #: How much a size or a number grows in a call.
 _STEP = 2
 
@@ -137,7 +139,7 @@ def fake_kernel(process: TrialProcess, parameters: Sequence[Parameter], candidat
     if len({len(shapes) for _, shapes in calls}) > 1:
         return ""
     double = process.call("plain", candidate, dtype="float64")
-    made: list[tuple[str, str, str]] = []  # how each result is made: the tensor that it is like, its sizes, its dtype
+    made: list[Made] = []
     for number, (name, _) in enumerate(fact.values):
         follows = not double.error and (name, double.fact.values[number][0]) == ("float32", "float64")
         dtype = "float" if follows else name
@@ -224,13 +226,7 @@ def _total(candidate: Candidate, group: Sequence[Place]) -> int:
 
 
 def _code(
-    op: str,
-    parameters: Sequence[Parameter],
-    tensors: Sequence[str],
-    made: Sequence[tuple[str, str, str]],
-    kind: str,
-    *,
-    strides: bool,
+    op: str, parameters: Sequence[Parameter], tensors: Sequence[str], made: Sequence[Made], kind: str, *, strides: bool
 ) -> str:
     listed: list[str] = []
     for one in parameters:

@@ -112,10 +112,6 @@ class WithoutExtension(MetaPathFinder):
     """Finds modules of the wheel before Python does, and gives stubs instead.
 
     A module outside the packages of the recipe, such as a `numpy` that the wheel contains, is not found.
-
-    Attributes:
-        used: whether it has replaced a module of the wheel.
-
     """
 
     def __init__(self, imports: Collection[str], files: Collection[str]) -> None:
@@ -124,7 +120,7 @@ class WithoutExtension(MetaPathFinder):
         self._parents = {name.rpartition(".")[0] for name in imports if "." in name}
         self._tops = {name.partition(".")[0] for name in imports}
         self._files = files
-        self.used = False
+        self.used = False  # whether it has replaced a module of the wheel
 
     def install(self) -> None:
         """Look before Python looks in folders, and after it has looked among its built-in modules."""

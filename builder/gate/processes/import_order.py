@@ -132,11 +132,6 @@ class ImportOrders:
     def _job(order: tuple[str, ...], mode: str) -> Job:
         return Job(CHECKS["import-order"], order=order, mode=mode)
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether an order waits or runs."""
-        return self._left > 0
-
     def take(self) -> Job | None:
         """Remove and return the next order; None if none waits."""
         return self._waiting.pop(0) if self._waiting else None

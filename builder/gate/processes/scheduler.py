@@ -229,7 +229,9 @@ class Scheduler:
 
     def _handle_end(self, job: Job) -> None:
         if job.role == ORDERS:
-            self._outcomes += self._orders.ended(job) if self._orders else []
+            if self._orders and (found := self._orders.ended(job)):
+                self._outcomes += found
+                self._orders = None
         elif job.check is _WHERE:
             self._where.update(job.record.facts)
             self._gpu_processes = int(self._where.pop(nvidia.PROCESSES, self._spec.jobs))
@@ -308,7 +310,7 @@ class Scheduler:
     def _lose_orders(self, reason: str, **evidence: Any) -> None:  # noqa: ANN401
         """Fail the import orders if they have not ended."""
         running = [job.id for job in self._running.values() if job.role == ORDERS]
-        if self._orders and (running or self._orders.unfinished):
+        if self._orders:
             self._outcomes.append(Outcome("import-order", "", "", FAILED, reason, evidence=evidence))
         self._orders = None
         for one in running:

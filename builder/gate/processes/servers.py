@@ -230,23 +230,17 @@ class Server:
 
 
 class Servers:
-    """The current process of each fork server that was started, by role.
-
-    Attributes:
-        no_heap_checks: the reason if the heap checks are not available, or "".
-        starts: how often each server was started.
-
-    """
+    """The current process of each fork server that was started, by role."""
 
     def __init__(
         self, command: Callable[[Sequence[Mapping[str, Any]]], list[str]], new_dir: Callable[[], Path]
     ) -> None:
         """`command(roles)` returns the arguments of a starter, `new_dir()` an empty directory."""
-        self.no_heap_checks = ""
+        self.no_heap_checks = ""  # the reason if the heap checks are not available
         self._servers: dict[str, Server] = {}
         self._command, self._new_dir = command, new_dir
         self._released = False
-        self.starts: Counter[str] = Counter()
+        self.starts: Counter[str] = Counter()  # how often each server was started
 
     def start(self, *roles: str) -> None:
         """Let one starter, which imports torch once, fork these servers; HEAP_CHECKS may set `no_heap_checks`."""

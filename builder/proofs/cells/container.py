@@ -22,7 +22,7 @@ import elftools
 
 from builder.errors import BuildError, Code, MissingToolError, SymbolsUnreadableError, UsageError
 from builder.gate.amounts import size_text
-from builder.gate.outcome import NOT_RUN, Answer
+from builder.gate.outcome import Answer
 from builder.gate.pack import pack
 from builder.images.container import (
     CONTAINER_DIR,
@@ -42,7 +42,6 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.process import log_size
-from builder.proof import Check
 from builder.proofs.cells.driver import gpu_for
 from builder.proofs.cells.import_check import (
     IMPORT_SECONDS,
@@ -299,12 +298,7 @@ def in_container(answer: Answer, image: str, no_gpu: str) -> Answer:
     reason = where.get("no_gpu")
     if not no_gpu or not reason:
         return replace(answer, where=where)
-    outcomes = [
-        replace(one, reason=no_gpu)
-        if one.verdict == NOT_RUN and one.reason == reason and Check(one.check).on_gpu
-        else one
-        for one in answer.outcomes
-    ]
+    outcomes = [replace(one, reason=no_gpu) if one.reason == reason else one for one in answer.outcomes]
     return replace(answer, where={**where, "no_gpu": no_gpu}, outcomes=outcomes)
 
 

@@ -1,7 +1,7 @@
 """Packages beside torch: companions and CUDA belong to this torch, and extensions load and run with it."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -77,20 +77,15 @@ def check_extensions(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
         if not (facts.libraries or damaged) or not uses_torch(facts):
             continue
         if damaged:
-            yield fault(
-                "damaged-extension",
-                f"{package} is damaged: {damaged[0]}",
-                "its import fails",
-                (cures.restore([package]),),
-            )
+            what = f"{package} is damaged: {damaged[0]}"
+            yield fault("damaged-extension", what, "its import fails", (cures.restore([package]),))
             continue
         # Whether the package really needs the torch that it asks for, its symbols show.
         if (other := _other_torch(cures, torch, package)) and name not in cures.compat.companions:
             what = f"{package} requires {other}, but torch {torch.version} is installed"
             why = "its authors did not test it with this torch"
             yield note("other-torch-required", what, why, _another_release(cures, torch, package))
-        linkage = [*_linkage(cures, torch, package, facts, check_linkage(facts, cell, table).evidence, table)]
-        yield from linkage or _gpus(cures, torch, package, facts)
+        yield from [*_linkage(cures, torch, package, facts, cell, table)] or _gpus(cures, torch, package, facts)
 
 
 def _other_torch(cures: Cures, torch: TorchInstall, package: InstalledPackage) -> Requirement | None:
@@ -100,14 +95,10 @@ def _other_torch(cures: Cures, torch: TorchInstall, package: InstalledPackage) -
 
 
 def _linkage(
-    cures: Cures,
-    torch: TorchInstall,
-    package: InstalledPackage,
-    facts: WheelFacts,
-    evidence: Mapping[str, Mapping[str, Collection[str]]],
-    table: SymbolTable,
+    cures: Cures, torch: TorchInstall, package: InstalledPackage, facts: WheelFacts, cell: Cell, table: SymbolTable
 ) -> Iterator[Finding]:
     """A fault if the linker would refuse a library of the package beside this torch."""
+    evidence = check_linkage(facts, cell, table).evidence
     needs, lacks = list[str](), list[str]()  # as sentences
     absent, undefined = list[str](), list[str]()
     # A program chooses among libraries that do not link torch, such as one for each CUDA, and loads them itself.

@@ -53,15 +53,9 @@ def make_proof(
     remarks: Sequence[str] = (),
 ) -> Proof:
     """A proof that failed with these errors, or passed with the short text `good`; remarks change no verdict."""
-    return Proof(
-        wheel=facts.sha256,
-        cell=cell,
-        check=check,
-        verdict=Verdict.FAILED if errors else Verdict.PASSED,
-        reason="; ".join(errors) if errors else good,
-        evidence=(evidence or {}) | ({"remarks": list(remarks)} if remarks else {}),
-        when=now(),
-    )
+    verdict, reason = (Verdict.FAILED, "; ".join(errors)) if errors else (Verdict.PASSED, good)
+    evidence = (evidence or {}) | ({"remarks": list(remarks)} if remarks else {})
+    return Proof(facts.sha256, cell, check, verdict, reason, evidence, now())
 
 
 def not_run(facts: WheelFacts, check: Check, reason: str, *, cell: Cell | None = None) -> Proof:

@@ -43,24 +43,18 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
     evidence: dict[str, Any] = {
         "claimed": [str(arch) for arch in archs],
         "libraries": {one.path: {"sass": list(one.sass), "ptx": list(one.ptx)} for one in coded},
+        "beyond": _beyond(coded, archs),
     }
-    if beyond := _beyond(coded, archs):
-        evidence["beyond"] = beyond
     allowed = claim.cuda_optional or not claim.foreign  # a wheel of others has no recipe
     every = sorted({code for library in coded for code in (*library.sass, *library.ptx, *library.gpu_code)}, key=_order)
-    return make_proof(
-        facts,
-        Check.DEVICE_CODE,
-        errors,
-        good=" ".join(every) or "no GPU code" + ", which the recipe allows (`cuda: optional`)" * allowed,
-        evidence=evidence,
-        remarks=[
-            f"{one.path} has GPU code that buildfarm does not know ({join_names(one.unknown_code)}): ask `cuobjdump"
-            " --list-elf --list-ptx` of the newest CUDA"
-            for one in coded
-            if one.unknown_code
-        ],
-    )
+    good = " ".join(every) or "no GPU code" + ", which the recipe allows (`cuda: optional`)" * allowed
+    remarks = [
+        f"{one.path} has GPU code that buildfarm does not know ({join_names(one.unknown_code)}): ask `cuobjdump"
+        " --list-elf --list-ptx` of the newest CUDA"
+        for one in coded
+        if one.unknown_code
+    ]
+    return make_proof(facts, Check.DEVICE_CODE, errors, good=good, evidence=evidence, remarks=remarks)
 
 
 def _beyond(libraries: Sequence[Library], archs: Sequence[Arch]) -> dict[str, int]:

@@ -94,14 +94,8 @@ def check_linkage(
         f"{join_names(paths)}: undefined symbol {join_names(these)}: {why}"
         for (why, these), paths in grouped(undefined).items()
     ]
-    return make_proof(
-        facts,
-        Check.LINKAGE,
-        errors,
-        cell=cell,
-        good=f"{found} symbols found",
-        evidence={"found": found, "missing": missing, "absent": absent},
-    )
+    evidence = {"missing": missing, "absent": absent}
+    return make_proof(facts, Check.LINKAGE, errors, cell=cell, good=f"{found} symbols found", evidence=evidence)
 
 
 def check_linkage_in(facts: WheelFacts, claim: WheelClaim, cell: Cell, table: SymbolTable) -> Proof:

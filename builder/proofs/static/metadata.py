@@ -33,22 +33,16 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
     errors += [f"Requires-Dist {line!r} is not a valid requirement" for line in unreadable]
     errors += _requires_errors(facts, claim, required)
     errors += _python_errors(facts, claim)
-    by_url = {line: one for line in facts.requires_dist if (one := read_requirement(line)) and one.url}
-    errors += [_by_url(one) for one in by_url.values() if one in required.get("torch", ())]
-    uncertain = ""
+    of_torch, lines = required.get("torch", ()), dict.fromkeys(facts.requires_dist)
+    by_url = [one for line in lines if (one := read_requirement(line)) and one.url]
+    errors += [_by_url(one) for one in by_url if one in of_torch]
+    remarks = [_by_url(one) for one in by_url if one not in of_torch]
     with suppress(ValueError):  # among the errors
-        uncertain = read_local(Version(facts.version).local or "").remark
-    return make_proof(
-        facts,
-        Check.METADATA,
-        errors,
-        good=facts.version,
-        remarks=[
-            *(_by_url(one) for one in by_url.values() if one not in required.get("torch", ())),
-            *([f"the version {facts.version} {uncertain}"] if uncertain else []),
-            *([f"{_REFUSES}: METADATA: {join_names(facts.metadata_faults)}"] if facts.metadata_faults else []),
-        ],
-    )
+        if uncertain := read_local(Version(facts.version).local or "").remark:
+            remarks.append(f"the version {facts.version} {uncertain}")
+    if facts.metadata_faults:
+        remarks.append(f"{_REFUSES}: METADATA: {join_names(facts.metadata_faults)}")
+    return make_proof(facts, Check.METADATA, errors, good=facts.version, remarks=remarks)
 
 
 def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:

@@ -41,14 +41,8 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
             )
     oldest = oldest_torch(symbol for library in facts.libraries for symbol in library.undefined)
     floor = oldest.series if oldest else ""
-    return make_proof(
-        facts,
-        Check.STABLE,
-        errors,
-        good=f"torch >= {floor}" if floor else "uses no function of torch",
-        evidence={"floor": floor},
-        remarks=remarks,
-    )
+    good = f"torch >= {floor}" if floor else "uses no function of torch"
+    return make_proof(facts, Check.STABLE, errors, good=good, evidence={"floor": floor}, remarks=remarks)
 
 
 def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim) -> list[str]:

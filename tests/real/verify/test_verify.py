@@ -216,8 +216,8 @@ def test_an_index_without_the_torch_that_verify_needs(stubs: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("version_file", "says"),
     [
-        ("__version__ = '2.11.0'\ncuda: Optional[str] = None\n", "was built without CUDA"),
-        ("__version__ = 'nightly'\ncuda: str = '13.0'\n", "does not name a release"),
+        ("__version__ = '2.11.0'\ncuda: Optional[str] = None\n", "no torch wheel with CUDA"),
+        ("__version__ = 'nightly'\ncuda: str = '13.0'\n", "no torch wheel with CUDA"),
     ],
 )
 def test_torch_without_cuda_or_release_is_refused(version_file: str, says: str, stubs: Path, tmp_path: Path) -> None:
