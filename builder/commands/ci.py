@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.commands.plan import Scope, jobs_json
 from builder.errors import Code, UsageError, mask_credentials
-from builder.log import print_result, print_warning
+from builder.log import print_data, print_warning
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.option import option
@@ -37,7 +37,6 @@ class CiOptions(WorkflowOptions):
     """The options of `buildfarm ci`."""
 
     directory: Path = option("Root of the repository. It contains matrix.yaml.", "DIR", "--dir", default=Path())
-    as_json: bool = False
 
 
 def ci(options: CiOptions) -> None:
@@ -79,7 +78,7 @@ def ci(options: CiOptions) -> None:
     if why := _why_absent(folder, options.install):
         print_warning(f"--install: {why}")
     lines = [f"wrote {path}" for path in files]
-    print_result("\n".join([*lines, "", *_needs(options)]) + "\n", {"files": list(files)}, as_json=options.as_json)
+    print_data("\n".join([*lines, "", *_needs(options)]) + "\n")
 
 
 def _needs(options: WorkflowOptions) -> list[str]:
