@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.commands.plan import Scope, jobs_json
+from builder.commands.plan import jobs_json
 from builder.errors import Code, UsageError, mask_credentials
 from builder.log import print_data, print_warning
 from builder.matrix.config import Selection
@@ -56,7 +56,7 @@ def ci(options: CiOptions) -> None:
     """
     folder = options.directory
     _, _, plan = read_plan(folder / "matrix.yaml", Selection())
-    jobs_json(plan, Scope.FULL)  # raises UsageError for a plan that the workflows cannot build
+    jobs_json(plan, "full")  # raises UsageError for a plan that the workflows cannot build
     files = {folder / path: text for path, text in workflows(options).items()}
     check_install(options.install, folder)
     if options.keeps_index and options.publish_labels == IMAGE:

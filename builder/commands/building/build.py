@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.markup import escape
 
-from builder.cli.options import SOURCE, ExecutorName, RunOptions, SelectOptions, architectures, architectures_hint
+from builder.cli.options import SOURCE, RunOptions, SelectOptions, architectures, architectures_hint
 from builder.commands.axes import reads_unknown
 from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun
@@ -57,9 +57,9 @@ class BuildOptions(WorkersOptions, SelectOptions, RunOptions):
     )
     arch: list[str] | None = None
     matrix: Path = MATRIX
-    executor: ExecutorName = option(
+    executor: Literal["auto", "local", "docker"] = option(
         "auto: local if the CUDA toolkit is on this machine or on the package index, else docker.",
-        default=ExecutorName.AUTO,
+        default="auto",
     )
     no_pull: bool = False
     jobs: int | None = None
@@ -161,7 +161,7 @@ def _run(options: BuildOptions, matrix: Matrix, recipes: dict[str, Recipe], plan
     environments = Environments(store, matrix.torch_index)
     settings = RunSettings(
         matrix,
-        str(options.executor),
+        options.executor,
         options.minor_mismatch,
         compiler_cache=not options.no_compiler_cache,
         pull=not options.no_pull,
