@@ -162,10 +162,8 @@ def _name(group: Sequence[tuple[str, str]]) -> str:
 
 def _newest_cells(plan: Plan) -> list[tuple[str, str]]:
     """The cell of each extension with the newest torch, the newest CUDA of this torch, and the newest Python."""
-    newest: dict[str, tuple[Cell, str]] = {}
-    for build in plan.builds:
-        found = [(cell, build.name_without_version) for cell in build.serves]
-        newest[build.extension] = max([*found, *filter(None, [newest.get(build.extension)])])
+    every = ((build.extension, (cell, build.name_without_version)) for build in plan.builds for cell in build.serves)
+    newest = {name: max(found) for name, found in grouped(every).items()}
     return [(folder, _select(name, [cell])) for name, (cell, folder) in newest.items()]
 
 

@@ -20,7 +20,7 @@ from builder.commands.building.story import BuildRun, LocalRun
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_output, open_store
 from builder.errors import BuildfarmError, Exit
-from builder.gate.amounts import counted, size_text
+from builder.gate.amounts import counted, grouped, size_text
 from builder.gate.outcome import FAILED
 from builder.gate.report import KINDS
 from builder.log import print_data, print_error, print_line, print_warning, verbosity
@@ -235,11 +235,8 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
 
 def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError, list[str]]]:
     """The distinct errors of a run, each with the names of the builds that it stopped."""
-    builds: dict[str, tuple[BuildfarmError, list[str]]] = {}
-    for result in results:
-        if result.error:
-            builds.setdefault(str(result.error), (result.error, []))[1].append(str(result.build))
-    return list(builds.values())
+    stopped = grouped((str(one.error), (one.error, str(one.build))) for one in results if one.error)
+    return [(found[0][0], [build for _, build in found]) for found in stopped.values()]
 
 
 def _lines(result: BuildResult) -> list[str]:
