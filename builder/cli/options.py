@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 from builder.errors import Code, UsageError
@@ -12,22 +11,6 @@ from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
 from builder.matrix.plan import Build
 from builder.resources import own_gpus
-
-
-class SmokeExecutor(StrEnum):
-    """Where `smoke` runs the ops of a wheel."""
-
-    LOCAL = "local"
-    DOCKER = "docker"
-
-
-class ExecutorName(StrEnum):
-    """Where `build` compiles."""
-
-    AUTO = "auto"
-    LOCAL = "local"
-    DOCKER = "docker"
-
 
 #: What `add` and `build` take as SOURCE.
 SOURCE = (

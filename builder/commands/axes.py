@@ -99,11 +99,9 @@ def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str
             matrix = load_matrix(path)
             return with_selected(matrix, select) if wheels else matrix
         except UsageError as error:
-            if path.exists() or file or select.extensions:
-                raise
-            raise UsageError(
-                error.sentence, error.code, where=error.where, hints=[_NAME_A_WHEEL, *error.hints]
-            ) from None
+            if not (path.exists() or file or select.extensions):
+                error.hints = (_NAME_A_WHEEL, *error.hints)
+            raise
     if not (select.torch or select.cuda or select.python):
         here = current_environment()
         select = Selection((str(here.torch),), (str(here.cuda),), (str(here.python),))
@@ -178,18 +176,13 @@ class CurrentEnvironment:
     @property
     def torch(self) -> Torch:
         """The release of its torch. Raises UsageError if it has none."""
-        if release := self._stated()[0]:
-            return Torch.parse(release)
-        sentence = f"--torch is not given, and the current environment has no torch ({self.prefix})"
-        raise UsageError(sentence, Code.NO_ENVIRONMENT, hints=[_NAME_THEM])
+        return Torch.parse(self._stated(0, "--torch is not given, and the current environment has no torch"))
 
     @property
     def cuda(self) -> Cuda:
         """The CUDA of its torch. Raises UsageError if it has no torch for CUDA."""
-        if cuda := self._stated()[1]:
-            return Cuda.parse(cuda)
-        sentence = f"--cuda is not given, and the torch of the current environment is not for CUDA ({self.prefix})"
-        raise UsageError(sentence, Code.NO_ENVIRONMENT, hints=[_NAME_THEM])
+        missing = "--cuda is not given, and the torch of the current environment is not for CUDA"
+        return Cuda.parse(self._stated(1, missing))
 
     @property
     def python(self) -> Python:
@@ -198,9 +191,12 @@ class CurrentEnvironment:
             return Python(sys.version_info.major, sys.version_info.minor)
         return Python.parse(self.site_packages.parent.name.removeprefix("python"))
 
-    def _stated(self) -> tuple[str, str]:
+    def _stated(self, which: int, missing: str) -> str:
+        """The release (0) or the CUDA (1) that its torch states; raises UsageError with `missing` without one."""
         file = self.site_packages / "torch" / "version.py"
-        return stated(file.read_text(encoding="utf-8")) if file.is_file() else ("", "")
+        if file.is_file() and (found := stated(file.read_text(encoding="utf-8"))[which]):
+            return found
+        raise UsageError(f"{missing} ({self.prefix})", Code.NO_ENVIRONMENT, hints=[_NAME_THEM])
 
 
 def current_environment() -> CurrentEnvironment:

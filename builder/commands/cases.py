@@ -4,20 +4,20 @@ import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.cli.options import SelectOptions, StoreOptions
+from builder.cli.options import SelectOptions
 from builder.commands.building.folder_builds import last_wheels
 from builder.commands.folders import DIST, open_store
 from builder.commands.targets import SmokeTarget, TargetFinder
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError
 from builder.gate.amounts import counted
 from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft, shortened
-from builder.log import print_line, print_result
+from builder.log import print_data, print_line
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
@@ -36,7 +36,7 @@ _literal = partial(json.dumps, ensure_ascii=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CasesOptions(SelectOptions, StoreOptions):
+class CasesOptions(SelectOptions):
     """The options of `buildfarm cases`."""
 
     matrix: Path = MATRIX
@@ -45,15 +45,15 @@ class CasesOptions(SelectOptions, StoreOptions):
         "DIR",
         default=DIST,
     )
+    store: Path | None = None
 
 
 @dataclass(frozen=True)
 class CasesResult:
     """The draft of the cases of one extension."""
 
-    #: extension, wheel, cell: its name, the file name of the wheel whose ops were called, and where they were called.
+    #: extension, cell: its name, and where its ops were called.
     extension: str
-    wheel: str
     cell: Cell
     drafts: Drafts
     #: What was written; None if the recipe has a cases.py already.
@@ -67,12 +67,7 @@ def cases(options: CasesOptions) -> None:
         buildfarm cases --ext NAME
         buildfarm cases --ext NAME --torch 2.11 --python 3.12
     """
-    results = list(run_cases(options))
-    data = [
-        {"extension": one.extension, "wheel": one.wheel, "cell": one.cell, "file": one.file, **asdict(one.drafts)}
-        for one in results
-    ]
-    print_result("\n".join(map(summary_text, results)), data, as_json=options.as_json)
+    print_data("\n".join(map(summary_text, run_cases(options))))
 
 
 def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
@@ -94,7 +89,7 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         file = None if recipe.cases else recipe.folder / CASES
         if file:
             write_atomic(file.absolute(), cases_text(drafts, name=recipe.name, cell=str(cell)).encode())
-        yield CasesResult(recipe.name, target.wheel.name, cell, drafts, file)
+        yield CasesResult(recipe.name, cell, drafts, file)
 
 
 def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> SmokeTarget:

@@ -6,9 +6,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.commands.plan import Scope, jobs_json
+from builder.commands.plan import jobs_json
 from builder.errors import Code, UsageError, mask_credentials
-from builder.log import print_result, print_warning
+from builder.log import print_data, print_warning
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.option import option
@@ -37,7 +37,6 @@ class CiOptions(WorkflowOptions):
     """The options of `buildfarm ci`."""
 
     directory: Path = option("Root of the repository. It contains matrix.yaml.", "DIR", "--dir", default=Path())
-    as_json: bool = False
 
 
 def ci(options: CiOptions) -> None:
@@ -57,7 +56,7 @@ def ci(options: CiOptions) -> None:
     """
     folder = options.directory
     _, _, plan = read_plan(folder / "matrix.yaml", Selection())
-    jobs_json(plan, Scope.FULL)  # raises UsageError for a plan that the workflows cannot build
+    jobs_json(plan, "full")  # raises UsageError for a plan that the workflows cannot build
     files = {folder / path: text for path, text in workflows(options).items()}
     check_install(options.install, folder)
     if options.keeps_index and options.publish_labels == IMAGE:
@@ -79,7 +78,7 @@ def ci(options: CiOptions) -> None:
     if why := _why_absent(folder, options.install):
         print_warning(f"--install: {why}")
     lines = [f"wrote {path}" for path in files]
-    print_result("\n".join([*lines, "", *_needs(options)]) + "\n", {"files": list(files)}, as_json=options.as_json)
+    print_data("\n".join([*lines, "", *_needs(options)]) + "\n")
 
 
 def _needs(options: WorkflowOptions) -> list[str]:

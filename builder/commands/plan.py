@@ -3,9 +3,8 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from builder.cli.options import SelectOptions, architectures, architectures_hint
 from builder.errors import Code, UsageError
@@ -22,11 +21,8 @@ from builder.recipes.inspection.metadata import other_versions
 MOST_JOBS = 256
 
 
-class Scope(StrEnum):
-    """Which jobs a workflow runs: every build, or one cell of each extension."""
-
-    FULL = "full"
-    NEWEST = "newest"
+#: Which jobs a workflow runs: every build, or one cell of each extension.
+Scope = Literal["full", "newest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +140,7 @@ def jobs_json(plan: Plan, scope: Scope, archs: Sequence[Arch] = ()) -> str:
         hint = f"remove {foreign[0]} from `platforms` in matrix.yaml"
         raise UsageError(sentence, Code.PLATFORM_UNSUPPORTED, hints=[hint])
     builds = _newest_cells(plan)
-    if scope is Scope.FULL:
+    if scope == "full":
         builds = [(build.name_without_version, _select(build.extension, build.serves)) for build in plan.builds]
     size = max(1, -(-len(builds) // MOST_JOBS))
     groups = [builds[start : start + size] for start in range(0, len(builds), size)]
@@ -166,10 +162,8 @@ def _name(group: Sequence[tuple[str, str]]) -> str:
 
 def _newest_cells(plan: Plan) -> list[tuple[str, str]]:
     """The cell of each extension with the newest torch, the newest CUDA of this torch, and the newest Python."""
-    newest: dict[str, tuple[Cell, str]] = {}
-    for build in plan.builds:
-        found = [(cell, build.name_without_version) for cell in build.serves]
-        newest[build.extension] = max([*found, *filter(None, [newest.get(build.extension)])])
+    every = ((build.extension, (cell, build.name_without_version)) for build in plan.builds for cell in build.serves)
+    newest = {name: max(found) for name, found in grouped(every).items()}
     return [(folder, _select(name, [cell])) for name, (cell, folder) in newest.items()]
 
 

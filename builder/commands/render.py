@@ -1,5 +1,6 @@
 """`buildfarm render`: write the Dockerfiles of the images that a selection needs."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,16 +56,12 @@ def render_text(folder: Path, files: Mapping[str, str], *, pinned: bool) -> str:
     `pinned` is whether the command has asked the registries for digests.
     """
     width = max(map(len, files))
-    lines = [f"{name:{width}}  {_base_image(text)}" for name, text in files.items()]
+    # The base image of the last stage; instead of its digest only `(pinned)`.
+    bases = {name: re.sub("@.*", " (pinned)", bases_of(text)[-1]) for name, text in files.items()}
+    lines = [f"{name:{width}}  {base}" for name, base in bases.items()]
     lines += ["", f"wrote {counted(len(files), 'Dockerfile')} to {folder}"]
-    if bases := unpinned(files.values()):
+    if tags := unpinned(files.values()):
         advice = "" if pinned else "; `buildfarm render --lock` pins them"
-        lines += ["", f"base images without a digest ({len(bases)}){advice}:"]
-        lines += [f"  {base}" for base in bases]
+        lines += ["", f"base images without a digest ({len(tags)}){advice}:"]
+        lines += [f"  {tag}" for tag in tags]
     return "\n".join(lines) + "\n"
-
-
-def _base_image(text: str) -> str:
-    """The base image of the last stage; instead of its digest only `(pinned)`."""
-    base, at, _ = bases_of(text)[-1].partition("@")
-    return f"{base} (pinned)" if at else base

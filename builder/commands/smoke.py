@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from rich.markup import escape
 
-from builder.cli.options import RunOptions, SelectOptions, SmokeExecutor
+from builder.cli.options import RunOptions, SelectOptions
 from builder.commands.axes import matrix_or_options, reads_unknown
 from builder.commands.folders import DIST, open_store
 from builder.commands.index.verification import Verification
@@ -125,9 +126,9 @@ class SmokeOptions(SelectOptions, RunOptions):
     pack: Path | None = option(
         "Write the checks and the cases of one extension to FILE. Copy it to a GPU machine; run `python FILE`.", "FILE"
     )
-    executor: SmokeExecutor = option(
+    executor: Literal["local", "docker"] = option(
         "local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
-        default=SmokeExecutor.LOCAL,
+        default="local",
     )
     no_pull: bool = False
     dist: Path = option("Folder whose wheels are tested if no WHEEL is given.", "DIR", default=DIST)
@@ -197,7 +198,7 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
         progress.finish(name, results.add(target, cell, found, run.answer))
 
     with progress.shown():
-        most = None if options.executor is SmokeExecutor.LOCAL else 1  # each container may use all the memory
+        most = None if options.executor == "local" else 1  # each container may use all the memory
         TURNS.side_by_side([partial(test, *job) for job in jobs], store.root, most=most)
     made = [results.made[target.wheel, cell] for target, cell in jobs]
     report = smoke_report_json(made, results.known)

@@ -16,6 +16,7 @@ from builder.gate.report import line
 from builder.log import print_error, print_result, print_warning
 from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
+from builder.matrix.plan import selected
 from builder.option import argument, option
 from builder.proof import Verdict
 from builder.proofs.inventory import inventory_of_index, shelf_of
@@ -71,11 +72,8 @@ def verify(options: VerifyOptions) -> Exit:
 def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict], Unreadable]:
     """Judge each wheel; return the verdicts, and the files that are no readable wheels. Raises BuildfarmError."""
     compat = Compat.load()
+    selected([], options.select, compat)  # raises UsageError for a wrong selection
     pythons = [compat.resolve_python(text) for text in options.select.python]
-    for text in options.select.torch:
-        compat.releases(text)
-    for text in options.select.cuda:
-        compat.resolve_cuda(text)
     gpus = tuple(Gpu(text, compat.gpu_named(text)) for text in options.gpu or ())
     check_driver(options.driver)
     most = 0

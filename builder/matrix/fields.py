@@ -178,7 +178,6 @@ ImageName = Annotated[
 ]
 RequirementText = Annotated[str, _readable(Requirement, "is not a requirement; write it like setuptools>=77")]
 SpecifierText = Annotated[str, _readable(SpecifierSet, "is not a version specifier; write it like >=2.10,<3")]
-PythonSpecifier = Annotated[str, _readable(SpecifierSet, "is not a version specifier; write it like >=3.10")]
 
 
 class StrictModel(BaseModel):

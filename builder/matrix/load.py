@@ -151,12 +151,7 @@ def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, 
         folder, key = (home / text).resolve(), ("extensions", i)
         if not (folder / RECIPE).is_file():
             missing = f"there is no file {RECIPE} in {text}" if folder.is_dir() else f"there is no folder {text}"
-            siblings = [
-                str(p.parent.relative_to(home))
-                for p in sorted(folder.parent.glob(f"*/{RECIPE}"))
-                if p.is_relative_to(home) and p.is_file()
-            ]
-            raise _error_at(document, key, missing + did_you_mean(text, siblings))
+            raise _error_at(document, key, missing)
         if folder in folders:
             raise _error_at(document, key, f"the folder {text} is listed twice")
         folders.append(folder)

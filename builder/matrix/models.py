@@ -232,7 +232,7 @@ class RecipeModel(fields.StrictModel):
     archs: tuple[fields.ArchName, ...] = ()
     """GPU architectures to compile for, such as 8.0, 9.0a or 12.0+PTX. Without this key: `archs` in matrix.yaml, else
     the architectures of torch's own wheels."""
-    python: fields.PythonSpecifier = ""
+    python: fields.SpecifierText = ""
     """Version specifier of the Pythons that the extension supports. Without this key, every Python."""
     imports: list[fields.Module] = Field(min_length=1)
     """Modules that must be importable from the installed wheel."""

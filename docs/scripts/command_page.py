@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from builder.cli.app import PURPOSES, load_command
 from docs.scripts.markdown import code, one_line, page, sentence, table
@@ -85,11 +84,11 @@ def _word(argument: Any) -> str:  # noqa: ANN401
 
 def _option(option: Any) -> tuple[str, ...]:  # noqa: ANN401
     """The names, the meaning and the default of an option."""
-    default = option.default
+    default, kind = option.default, option.type_descriptor.annotation
     if option.is_flag:  # one that is on by default shows the option that turns it on
         value, shown = "", option.opts[0] if default else ""
-    elif isinstance(default, StrEnum):
-        value, shown = " " + "|".join(type(default)), str(default)
+    elif get_origin(kind) is Literal:
+        value, shown = " " + "|".join(get_args(kind)), str(default or "")
     else:
         value, shown = f" {option.metavar or 'TEXT'}", str(default) if default else ""
     return code("/".join([*option.opts, *option.secondary_opts]) + value), sentence(option.help or ""), code(shown)

@@ -9,18 +9,18 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.markup import escape
 
-from builder.cli.options import SOURCE, ExecutorName, RunOptions, SelectOptions, architectures, architectures_hint
+from builder.cli.options import SOURCE, RunOptions, SelectOptions, architectures, architectures_hint
 from builder.commands.axes import reads_unknown
 from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun
 from builder.commands.distributed.options import WorkersOptions
 from builder.commands.folders import DIST, check_output, new_output, open_store
 from builder.errors import BuildfarmError, Exit
-from builder.gate.amounts import counted, size_text
+from builder.gate.amounts import counted, grouped, size_text
 from builder.gate.outcome import FAILED
 from builder.gate.report import KINDS
 from builder.log import print_data, print_error, print_line, print_warning, verbosity
@@ -57,9 +57,9 @@ class BuildOptions(WorkersOptions, SelectOptions, RunOptions):
     )
     arch: list[str] | None = None
     matrix: Path = MATRIX
-    executor: ExecutorName = option(
+    executor: Literal["auto", "local", "docker"] = option(
         "auto: local if the CUDA toolkit is on this machine or on the package index, else docker.",
-        default=ExecutorName.AUTO,
+        default="auto",
     )
     no_pull: bool = False
     jobs: int | None = None
@@ -161,7 +161,7 @@ def _run(options: BuildOptions, matrix: Matrix, recipes: dict[str, Recipe], plan
     environments = Environments(store, matrix.torch_index)
     settings = RunSettings(
         matrix,
-        str(options.executor),
+        options.executor,
         options.minor_mismatch,
         compiler_cache=not options.no_compiler_cache,
         pull=not options.no_pull,
@@ -235,11 +235,8 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
 
 def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError, list[str]]]:
     """The distinct errors of a run, each with the names of the builds that it stopped."""
-    builds: dict[str, tuple[BuildfarmError, list[str]]] = {}
-    for result in results:
-        if result.error:
-            builds.setdefault(str(result.error), (result.error, []))[1].append(str(result.build))
-    return list(builds.values())
+    stopped = grouped((str(one.error), (one.error, str(one.build))) for one in results if one.error)
+    return [(found[0][0], [build for _, build in found]) for found in stopped.values()]
 
 
 def _lines(result: BuildResult) -> list[str]:

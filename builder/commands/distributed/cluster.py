@@ -18,7 +18,7 @@ from builder.commands.distributed.protocol import BuildTask, CheckTask, Task, Wo
 from builder.commands.distributed.worker.service import CHUNK, keep, run_task, serve
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.formats import digest_of
-from builder.gate.amounts import join_names
+from builder.gate.amounts import grouped, join_names
 from builder.log import print_line, print_warning
 from builder.process import raise_if_interrupted
 from builder.store import StoredBuild
@@ -238,13 +238,9 @@ def missing(task: Task, workers: Mapping[str, Mapping[str, Any]], foreign: Seque
 
     `workers` are those of the same version, and `foreign` is what is to say about the others.
     """
-    lacks: dict[str, list[str]] = {}
     kind = protocol.BUILDS if isinstance(task, BuildTask) else protocol.PROOFS
-    for worker in workers.values():
-        if kind not in worker["resources"]:
-            continue  # the other Dask worker of the same machine
-        reason = " and ".join(_lacks(worker, task.needs))
-        lacks.setdefault(reason, []).append(worker[protocol.PLUGIN]["name"])
+    of_kind = (one for one in workers.values() if kind in one["resources"])  # a machine has a Dask worker of each kind
+    lacks = grouped((" and ".join(_lacks(one, task.needs)), one[protocol.PLUGIN]["name"]) for one in of_kind)
     sentences = []
     for reason, names in lacks.items():
         sentences.append(f"{join_names(sorted(names))} {'has' if len(names) == 1 else 'have'} {reason}")

@@ -5,7 +5,6 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import is_loopback
@@ -42,7 +41,12 @@ def serve(options: ServeOptions) -> None:
         buildfarm serve /srv/wheels --read-token-required
     """
     required = levels_of(options.require)
-    server = _server()
+    try:
+        from builder.publish.server import app as server  # noqa: PLC0415 - see `build`
+    except ImportError as error:
+        sentence = f"`serve` needs a package that is not installed ({error.name})"
+        hint = "in the clone of buildfarm, run `pip install '.[serve]'`"
+        raise MissingToolError(sentence, Code.PACKAGE_MISSING, hints=[hint]) from None
     index, certificate, key = options.index, options.tls_cert, options.tls_key
     if (certificate is None) != (key is None):
         sentence = "a certificate and its key belong together; name both or none"
@@ -70,14 +74,3 @@ def host_of(address: str) -> str:
     if ipaddress.ip_address(address).is_unspecified:
         return socket.gethostname()
     return f"[{address}]" if ":" in address else address
-
-
-def _server() -> ModuleType:
-    """The module of the server; raises MissingToolError without the packages that only the server needs."""
-    try:
-        from builder.publish.server import app  # noqa: PLC0415 - see `build`
-    except ImportError as error:
-        sentence = f"`serve` needs a package that is not installed ({error.name})"
-        hint = "in the clone of buildfarm, run `pip install '.[serve]'`"
-        raise MissingToolError(sentence, Code.PACKAGE_MISSING, hints=[hint]) from None
-    return app

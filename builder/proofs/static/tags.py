@@ -281,7 +281,8 @@ def _platform_errors(facts: WheelFacts, platform: str, provided: frozenset[str])
     best = best_platform(facts, provided)
     if best.startswith("manylinux"):
         known = best in [policy.name for policy in _known(machine).values()]
-        cure = "run `auditwheel repair`" if known else "build it on an older system, or run `buildfarm relabel --tag`"
+        renamed = "rename the file by this platform and run `buildfarm relabel`"
+        cure = "run `auditwheel repair`" if known else f"build it on an older system, or {renamed}"
         return [f"pip installs the tag {platform} on any Linux, but the wheel needs {best}: {cure}"]
     if missing := _unprovided(facts, system_libraries(machine), provided, "manylinux"):
         return missing

@@ -161,10 +161,8 @@ class Entry:
         return entry
 
 
-@lru_cache(maxsize=2**14)
-def _cell_named(name: str) -> Cell:
-    """The cell of a name; the wheels of a project name the same cells again and again."""
-    return Cell.parse(name)
+#: The cell of a name; the wheels of a project name the same cells again and again.
+_cell_named = lru_cache(maxsize=2**14)(Cell.parse)
 
 
 def project_of(filename: str) -> str:

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # the folder that holds `builder`
@@ -46,15 +47,12 @@ def main(job: str, command: str, *arguments: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # for this process and all programs below it
     if command == "with-compiler-cache":
         return server.run_behind_cache(read_job(file, CacheSettings), arguments)
+    commands: dict[str, Callable[..., None]]
+    commands = {"before-build": prepare, "install-packages": install, "after-build": finish}
+    if command not in commands:
+        sys.exit(f"error: unknown command {command}")
     try:
-        if command == "before-build":
-            prepare(read_job(file, BuildPaths), read_job(file, CacheSettings))
-        elif command == "install-packages":
-            install(read_job(file, BuildPaths), read_job(file, CacheSettings))
-        elif command == "after-build":
-            finish(read_job(file, BuildPaths), read_job(file, CacheSettings), *map(Path, arguments))
-        else:
-            sys.exit(f"error: unknown command {command}")
+        commands[command](read_job(file, BuildPaths), read_job(file, CacheSettings), *map(Path, arguments))
     except subprocess.CalledProcessError as error:  # the program has printed the reason
         return error.returncode if error.returncode > 0 else 128 - error.returncode
     return 0

@@ -182,29 +182,21 @@ def relabel(members: Sequence[Member], filename: str, label: Label) -> tuple[str
     return new_name, _with_record(moved, stem)
 
 
-def correct(
-    members: Sequence[Member], filename: str, *, name: str = "", version: str = "", tag: str = ""
-) -> tuple[str, list[Member]]:
-    """The new file name and the files of a wheel in which file name, METADATA and WHEEL agree.
+def correct(members: Sequence[Member], filename: str, *, tag: str = "") -> tuple[str, list[Member]]:
+    """The new file name and the files of a wheel in which file name, METADATA and WHEEL agree: with those of the name.
 
-    Without a name, a version (PEP 440) or a tag (such as `cp312-cp312-manylinux_2_28_x86_64`), those of the file name
-    hold. Raises ValueError for one that is malformed, for a malformed file name, and when there is no METADATA.
+    A tag, such as `cp312-cp312-manylinux_2_28_x86_64`, takes the place of those of the file name. Raises ValueError for
+    a malformed file name, and when there is no METADATA.
     """
-    project, written, _, tags = parse_wheel_filename(filename)
-    if tag:
-        if tag.count("-") != 2:
-            raise ValueError(f"{tag!r} is not a tag such as cp312-cp312-manylinux_2_28_x86_64")
-        tags = parse_tag(tag)
-    if name:
-        project = canonicalize_name(name, validate=True)
-    version = str(Version(version) if version else written)
+    project, version, _, tags = parse_wheel_filename(filename)
+    tags = parse_tag(tag) if tag else tags
     by_path = {member.path: member for member in members}
     info = _info(members)
     head, gap, body = _split(_text(by_path[f"{info}/METADATA"]))
     headers = _fields(head)
     changed = {"version": f"Version: {version}"}
-    if name or canonicalize_name(dict(headers).get("name", "").partition(":")[2].strip()) != project:
-        changed["name"] = f"Name: {name or project}"
+    if canonicalize_name(dict(headers).get("name", "").partition(":")[2].strip()) != project:
+        changed["name"] = f"Name: {project}"
     lines = [changed.get(key, text) for key, text in headers]
     wheel = [text for key, text in _fields(_split(_text(by_path[f"{info}/WHEEL"]))[0]) if key != "tag"]
     wheel += [f"Tag: {each}" for each in sorted(map(str, tags))]
@@ -213,11 +205,11 @@ def correct(
     return _new_name(filename, stem, tag), _with_record(_moved(by_path, info, stem, texts), stem)
 
 
-def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", tag: str = "") -> Path:
+def relabel_wheel(wheel: Path, out: Path) -> Path:
     """Write the wheel that `correct` makes into the folder `out`; returns its path. The wheel itself is not changed.
 
-    Raises UsageError for a wheel that cannot be read or differs from its RECORD, for a malformed name, version or tag,
-    and when `out` has a different file of this name.
+    Raises UsageError for a wheel that cannot be read or differs from its RECORD, and when `out` has a different file of
+    this name.
     """
     with WheelFile(wheel) as archive:
         check_wheel_name(wheel.name, str(wheel))
@@ -225,7 +217,7 @@ def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", 
     if fault:
         raise UsageError(fault, Code.WHEEL_DAMAGED, where=str(wheel), hints=["get the wheel from its source again"])
     try:
-        final_name, final = correct(read_members(wheel), wheel.name, name=name, version=version, tag=tag)
+        final_name, final = correct(read_members(wheel), wheel.name)
     except ValueError as error:
         raise UsageError(f"this wheel cannot be relabelled: {error}", Code.VALUE_INVALID, where=str(wheel)) from None
     out.mkdir(parents=True, exist_ok=True)

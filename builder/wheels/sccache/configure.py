@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.records import CacheStatistics
-from builder.untrusted import JsonError, read_json
+from builder.untrusted import known_json
 from builder.wheels.sccache.launchers.server import CacheSettings
 
 #: The reason in statistics of a build without the compiler cache.
@@ -105,12 +105,8 @@ def read_statistics(statistics_dir: Path) -> CacheStatistics:
         return CacheStatistics(refused=reason or "sccache did not start")
     except FileNotFoundError:
         pass
-    try:
-        return read_json(statistics_dir / "stats.json", _statistics)
-    except FileNotFoundError:
-        return CacheStatistics(unreadable="sccache's server ended before the build")
-    except JsonError:
-        return CacheStatistics(unreadable="buildfarm cannot read the statistics of this sccache")
+    found = known_json(statistics_dir / "stats.json", _statistics)
+    return found or CacheStatistics(unreadable="sccache ended before the build, or its statistics have another form")
 
 
 def _statistics(data: dict[str, Any]) -> CacheStatistics:

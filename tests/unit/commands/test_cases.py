@@ -97,7 +97,7 @@ def test_what_no_case_must_cover_is_left_out() -> None:
 )  # fmt: skip
 def test_the_summary_counts_calls_and_gives_every_reason_and_cure(drafts: list[OpDraft], says: list[str]) -> None:
     cell = Cell.parse("torch2.11.0-cu130-cp312")
-    text = summary_text(CasesResult("toy", "toy.whl", cell, Drafts({}, drafts=drafts), Path("cases.py")))
+    text = summary_text(CasesResult("toy", cell, Drafts({}, drafts=drafts), Path("cases.py")))
     assert [one for one in says if one not in text] == []
 
 

@@ -239,15 +239,12 @@ def test_a_cache_that_was_not_used_has_a_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (None, "sccache's server ended before the build"),
-        ("Compile requests 1\n", "buildfarm cannot read the statistics of this sccache"),
-        ('{"stats": {"hits": 1}, "version": "9"}', "buildfarm cannot read the statistics of this sccache"),
-    ],
+    "content",
+    [None, "Compile requests 1\n", '{"stats": {"hits": 1}, "version": "9"}'],
     ids=["no statistics", "no JSON", "a different form"],
 )
-def test_statistics_that_cannot_be_read_are_no_figures(tmp_path: Path, content: str | None, why: str) -> None:
+def test_statistics_that_cannot_be_read_are_no_figures(tmp_path: Path, content: str | None) -> None:
+    why = "sccache ended before the build, or its statistics have another form"
     if content is not None:
         (tmp_path / "stats.json").write_text(content)
     found = read_statistics(tmp_path)
