@@ -1,14 +1,11 @@
 """kill -9 during a build, and the main job made again in another store: equal bit for bit."""
 
 import multiprocessing
-import shutil
-import signal
 import subprocess
 import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,7 +15,7 @@ from builder.commands.building.build import BuildOptions, run_build
 from builder.errors import Exit
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
-from tests.conftest import BUILDFARM, ROOT, Farm, owned, run, wait_until
+from tests.conftest import Farm, owned
 from tests.fixtures.built_cells import changed_sections
 from tests.fixtures.killed import seeded, together
 from tests.fixtures.small_project import small_project
@@ -26,52 +23,6 @@ from tests.fixtures.small_project import small_project
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--ext", "ms_deform_attn")
-#: Seconds after the start of the compile; on a fast machine the last kills hit the repair and the copy to dist/.
-MOMENTS = [0.0, 0.3, 1, 2, 4, 7, 11, 16, 22, 30]
-
-
-@pytest.fixture
-def own_store(tmp_path: Path) -> Iterator[Path]:
-    """A separate own_store, so that everything in it comes from the runs of this test."""
-    folder = tmp_path / "store"
-    folder.mkdir()
-    yield folder
-    shutil.rmtree(folder)
-
-
-def compilers(own_store: Path) -> list[int]:
-    """The ids of processes whose owner is a build of this own_store, whatever their parent is."""
-    return owned(Store(own_store).owner(""))
-
-
-def test_ten_kills_and_then_a_complete_wheel(own_store: Path, tmp_path: Path) -> None:
-    dist = tmp_path / "dist"
-    # An arch that no other test builds, so that the compiler cache is empty; a single arch, so that it is short.
-    command = [str(BUILDFARM), "build", *SELECT, "--arch", "8.9", "--executor", "local"]
-    command += ["--store", str(own_store), "--dist", str(dist)]
-    log = own_store / "logs"
-    for moment in MOMENTS:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        assert process.stderr is not None
-        for line in process.stderr:
-            if ": compile (" in line or "already built" in line:
-                break
-        deadline = time.monotonic() + moment
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        process.stderr.close()
-        process.wait()
-        for wheel in dist.glob("*"):
-            assert wheel.suffix != ".whl" or zipfile.ZipFile(wheel).testzip() is None
-        for wheel in (own_store / "builds").glob("*/*.whl"):
-            assert zipfile.ZipFile(wheel).testzip() is None
-    run(*command).ok()
-    (wheel,) = dist.glob("*.whl")
-    assert zipfile.ZipFile(wheel).testzip() is None
-    assert list(log.glob("*.log"))
-    wait_until(lambda: compilers(own_store) == [], "the end of all compilers")
-    assert list((own_store / "work").glob("*")) == [], "scratch folders of killed runs are deleted"
 
 
 def build(options: BuildOptions) -> None:
