@@ -54,6 +54,8 @@ _LABEL, _DATA = re.compile(r"\.L\w*\d+"), re.compile(r"(?m)^(\.LC\d+):\n((?:\t\.
 _OWN = re.compile(r"(?<=_GLOBAL__N__)[0-9a-f]{8}|(?<=_INTERNAL_)[0-9a-f]{8}")
 _ERROR = re.compile(rb"(?:error|fatal)\s*:\s*(.+)")
 _HEADERS = (".cuh", ".h", ".hpp", ".inl")
+#: If no release removed what is cured, as if an `#include` is missing: headers of torch 1 include more of the others.
+_NO_RELEASE = "2.0"
 
 
 @dataclass
@@ -145,17 +147,16 @@ def _compare(job: CompileJob, changed: Sequence[str], sources: Path, folder: Pat
         return
     rows = [(known.torch, known.cure.rewrite) for known in knowledge().errors if known.cure and known.torch]
     since = [torch for torch, forms in rows if any(matches(code, form) for form in forms for code in codes)]
-    if not since:
-        found.unknown = dict.fromkeys(calls, "no release of torch is known to take it")
-        return
-    torch, pythons = torch_headers(f"<{min(since)}", folder)
+    torch, pythons = torch_headers(f"<{min(since, default=_NO_RELEASE)}", folder)
     found.headers = str(torch)
     python = next((one for each in pythons if (one := find_python(each)) and one.headers), None)
     headers = [folder / "torch/include", _include(python.path) if python else None]
+    pairs = [pair for gone, forms in rows if gone > torch for pair in forms.items()]
+    names = [f"-D{new}={old}" for old, new in pairs if old.isidentifier() and new.isidentifier()]
     made: list[dict[str, _Code | str]] = []
     for tree in trees:  # at the same path: names in GPU code depend on it
         tree.rename(place := folder / "src")
-        tasks = [partial(_code, job, project_folder(job.recipe, place), *one, headers) for one in calls.items()]
+        tasks = [partial(_code, job, project_folder(job.recipe, place), *one, headers, names) for one in calls.items()]
         made.append(dict(zip(calls, in_threads(tasks, job.jobs), strict=True)))
         place.rename(tree)
     for name in calls:
@@ -197,8 +198,13 @@ def _calls(job: CompileJob, tree: Path) -> Iterator[tuple[str, _Call]]:
                 break
 
 
-def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence[Path | None]) -> _Code | str:
-    """The code that a compiler makes of a file; or its first error."""
+def _code(
+    job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence[Path | None], names: Sequence[str]
+) -> _Code | str:
+    """The code that a compiler makes of a file; or its first error.
+
+    It also gets what only a newer torch has: headers that a cure includes, and by `names` the new names of macros.
+    """
     torch, python = headers
     settings = read_job(job.file, CacheSettings)
     # The links to the toolkit and the packages in the build's place, where another build may be now.
@@ -217,13 +223,13 @@ def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence
             argv.append(reduce(lambda text, place: text.replace(*place), places.items(), moved))
     (out := tree.parent / f"{name.replace('/', '_')}.out").mkdir(exist_ok=True)
     # Enough optimization for what a macro adds and nothing uses to leave no code; -g1 names the file of each function.
-    compiler, host = settings.cxx, ["-S", "-O1", "-g1"]
+    compiler, host = settings.cxx, ["-S", "-O1", "-g1", f"-idirafter{settings.site}/torch/include"]
     if call.compiler == "nvcc":
         arch = max(job.build.archs, key=lambda one: one.capability).sm.replace("sm", "compute")
         compiler = str(settings.toolkit / "bin/nvcc")
         host = ["-ccbin", settings.cxx, "-Xcompiler", ",".join(host), "-c", f"-gencode=arch={arch},code={arch}"]
         host += ["-keep", "-keep-dir", str(out)]
-    argv += [f"-I{torch}/TH", f"-I{torch}/THC", "-std=c++17", *host, "-o", str(out / "made.s")]
+    argv += [f"-I{torch}/TH", f"-I{torch}/THC", *names, "-std=c++17", *host, "-o", str(out / "made.s")]
     folder = tree / call.folder.relative_to(call.root) if call.folder.is_relative_to(call.root) else tree
     folder.mkdir(parents=True, exist_ok=True)
     (log := out / "log").write_bytes(b"")
