@@ -19,7 +19,7 @@ from typing import NamedTuple
 from builder.confinement import confined
 from builder.diagnosis.known_errors import knowledge
 from builder.diagnosis.rewrite import matches
-from builder.diagnosis.target_version import NATIVE
+from builder.diagnosis.target_version import NATIVE, source_files
 from builder.errors import MissingToolError, UsageError
 from builder.gate.amounts import counted, join_names
 from builder.gate.system.process_end import demangle
@@ -53,6 +53,7 @@ _FILE, _LINE = re.compile(r'(?m)^\t\.file (\d+) "(?:[^"]*" ")?([^"]*)"'), re.com
 _LABEL, _DATA = re.compile(r"\.L\w*\d+"), re.compile(r"(?m)^(\.LC\d+):\n((?:\t\.(?:string|ascii|long|quad)\t.*\n)+)")
 #: What nvcc may choose anew for each call, in the names of what only one file sees.
 _OWN = re.compile(r"(?<=_GLOBAL__N__)[0-9a-f]{8}|(?<=_INTERNAL_)[0-9a-f]{8}")
+_INCLUDE = re.compile(rb'(?m)^\s*#\s*include\s*["<](?:[^">]*/)?([^">/]+)')
 _ERROR = re.compile(rb"(?:error|fatal)\s*:\s*(.+)")
 #: If no release removed what is cured, as if an `#include` is missing: headers of torch 1 include more of the others.
 _NO_RELEASE = Torch(2, 0, 0)
@@ -73,20 +74,19 @@ class Compared:
         """The verdict of the check `cures`, and its reason."""
         torch = join_names([*dict.fromkeys(self.headers.values())])
         if self.differ:
-            files = join_names([*self.differ])
-            found = f"the cures change the GPU code of {_names(self.differ)} in {files} (headers of torch {torch})"
-            return Verdict.FAILED, f"{found}: review {PATCH}, and write a patch of your own"
+            where = f"{_names(self.differ)} in {join_names([*self.differ])} (headers of torch {torch}): review {PATCH}"
+            return Verdict.FAILED, f"the cures change the GPU code of {where}, and write a patch of your own"
         kinds = (("kernel", sum(self.kernels.values())), ("CPU function", sum(self.functions.values())))
         same = " and ".join(counted(number, what) for what, number in kinds if number)
         files = join_names([*self.functions])
-        found = f"{same} in {files} have the same code as before (headers of torch {torch})" if same else ""
+        found = [f"{same} in {files} have the same code as before (headers of torch {torch})"] if same else []
         if self.review:
-            found += f"; review what {PATCH} changes in {_names(self.review)}"
+            found.append(f"review what {PATCH} changes in {_names(self.review)}")
         if self.unknown:
             why = next(iter(self.unknown.values()))
-            found = f"; {found}" if found else ""
-            return Verdict.NOT_RUN, f"{join_names([*self.unknown])} cannot be compared with the original: {why}{found}"
-        return Verdict.PASSED, found.removeprefix("; ") or "the cures change no file that a compiler reads"
+            found.insert(0, f"{join_names([*self.unknown])} cannot be compared with the original: {why}")
+        text = "; ".join(found) or "the cures change no file that a compiler reads"
+        return Verdict.NOT_RUN if self.unknown else Verdict.PASSED, text
 
 
 def _names(functions: Mapping[str, Sequence[str]]) -> str:
@@ -150,7 +150,8 @@ def _compare(job: CompileJob, changed: Sequence[str], sources: Path, folder: Pat
     calls = dict(_calls(job, new))
     if not calls:
         found.unknown = dict.fromkeys((name for name in changed if name.endswith(NATIVE)), "its compile was not seen")
-    included = [name for name in changed if name.endswith(NATIVE) and name not in calls]
+    inside = {*_INCLUDE.findall(b"".join(path.read_bytes() for path, _ in source_files(old, NATIVE)))}
+    included = [name for name in changed if name not in calls and name.rpartition("/")[2].encode() in inside]
     if not included:
         calls = {name: call for name, call in calls.items() if name in changed}
     rows = [(known.torch, known.cure.rewrite) for known in knowledge().errors if known.cure and known.torch]
@@ -215,10 +216,7 @@ def _calls(job: CompileJob, tree: Path) -> Iterator[tuple[str, _Call]]:
 
 
 def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: _Headers) -> _Code | str:
-    """The code that a compiler makes of a file; or its first error.
-
-    It also gets what only a newer torch has: headers that a cure includes, and the new names of macros.
-    """
+    """The code that a compiler makes of a file; or its first error."""
     settings = read_job(job.file, CacheSettings)
     # The links to the toolkit and the packages in the build's place, where another build may be now.
     places = {
@@ -236,6 +234,7 @@ def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: _Headers
             argv.append(reduce(lambda text, place: text.replace(*place), places.items(), moved))
     (out := tree.parent / f"{name.replace('/', '_')}.out").mkdir(exist_ok=True)
     # Enough optimization for what a macro adds and nothing uses to leave no code; -g1 names the file of each function.
+    # A cure may include a header that only a newer torch has.
     compiler, host = settings.cxx, ["-S", "-O1", "-g1", f"-idirafter{settings.site}/torch/include"]
     if call.compiler == "nvcc":
         arch = max(job.build.archs, key=lambda one: one.capability).sm.replace("sm", "compute")

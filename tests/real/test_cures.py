@@ -92,7 +92,8 @@ class Compilers:
             (source / name).write_text(text)
             call = ["nvcc", str(folder / "gone/src"), name, "-I/env/torch/include", "-c", name, "-o", "a.o"]
             call += ["-std=c++20", "-gencode", "arch=compute_90,code=sm_90", ""]
-            (job.statistics / f"call.{name}").write_text("\0".join(call))
+            if name.endswith(".cu"):
+                (job.statistics / f"call.{name}").write_text("\0".join(call))
         write_job(job.file, CacheSettings(folder, folder, self._toolkit, self._site, "gcc", "g++", folder, folder))
         return replace(job, recipe=replace(job.recipe, folder=source, source=PathSource(source), patches=(patch,)))
 
@@ -185,10 +186,11 @@ def test_a_cure_that_changes_code_is_found(compilers: Compilers, tmp_path: Path)
 
 
 def test_each_file_has_the_headers_of_the_newest_torch_that_takes_it(compilers: Compilers, tmp_path: Path) -> None:
-    """Those of torch 1 include more by themselves, and lack `<ATen/ceil_div.h>`, which a cure includes."""
-    own = "#include <c10/util/Logging.h>\nint f() { return *std::make_unique<int>(1); }\n"
+    """Torch 1 includes more by itself, and lacks `<ATen/ceil_div.h>`, which a cure includes. Nothing includes c.c."""
+    own = '#include <c10/util/Logging.h>\n#include "d.h"\nint f() { return *std::make_unique<int>(d); }\n'
     gone = "#include <THC/THCDeviceUtils.cuh>\nint f(int n) { return THCCeilDiv(n, 512); }\n"
     new = "#include <ATen/ceil_div.h>\n" + gone.replace("THCCeilDiv", "at::ceil_div")
-    job = compilers.job(tmp_path, {"a.cu": own, "b.cu": gone}, {"a.cu": f"#include <memory>\n{own}", "b.cu": new})
-    proof = prove_cures(job, tmp_path, print) or pytest.fail("no proof")
+    old = {"a.cu": own, "b.cu": gone, "c.c": "THCState_getCurrentStream(s);\n", "d.h": "static int d = 1;\n"}
+    cured = {"a.cu": f"#include <memory>\n{own}", "b.cu": new, "c.c": "\n", "d.h": "// 1\nstatic int d = 1;\n"}
+    proof = prove_cures(compilers.job(tmp_path, old, cured), tmp_path, print) or pytest.fail("no proof")
     assert (proof.verdict, proof.evidence["headers"]) == (Verdict.PASSED, {"a.cu": "1.13.1", "b.cu": "1.10.2"})
