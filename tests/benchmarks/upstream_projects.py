@@ -36,6 +36,8 @@ torch-bincount==0.1.1 svox==0.2.32 neural-renderer-pytorch==1.1.3 dcnv2==0.4 joi
 pytorch-fast-transformers==0.4.0 quad-iou==0.2.0 cornerpool==0.0.2 cumcubes==0.0.3 torch-unified==0.1
 pyronn-torch==0.2.3 torchac-cuda==0.2.5 triple-walk==0.0.4 fastgeodis==1.0.5 evnn-pytorch==0.2.0 torch-unique==1.0.3
 CharlesShang/DCNv2@c7f778f28b84c66d3af2bf16f19148a07051dac1
+facebookresearch/SparseConvNet@cf251d058959a9dbaccb25fc919dc4f4548be232
+jwyang/faster-rcnn.pytorch@6f0c63b64dde6dc4eb3e24f90650d789f96f4c75#subdirectory=lib
 erikwijmans/Pointnet2_PyTorch@b5ceb6d9ca0467ea34beb81023f96ee82228f626#subdirectory=pointnet2_ops_lib
 ShichenLiu/SoftRas@b569bed5759cf2014f9b79c12ad10eef7b80ec34
 ThibaultGROUEIX/ChamferDistancePytorch@364c03c4ec5febc1e21068ffac362eca4a8f61d9#subdirectory=chamfer3D
