@@ -19,10 +19,11 @@ from typing import NamedTuple
 from builder.confinement import confined
 from builder.diagnosis.known_errors import knowledge
 from builder.diagnosis.rewrite import matches
-from builder.diagnosis.target_version import NATIVE
+from builder.diagnosis.target_version import NATIVE, source_files
 from builder.errors import MissingToolError, UsageError
 from builder.gate.amounts import counted, join_names
 from builder.gate.system.process_end import demangle
+from builder.matrix.axes import Torch
 from builder.process import in_threads, run
 from builder.proof import Check, Proof, Verdict, now
 from builder.recipes.cures import PATCH, changed_files
@@ -52,8 +53,10 @@ _FILE, _LINE = re.compile(r'(?m)^\t\.file (\d+) "(?:[^"]*" ")?([^"]*)"'), re.com
 _LABEL, _DATA = re.compile(r"\.L\w*\d+"), re.compile(r"(?m)^(\.LC\d+):\n((?:\t\.(?:string|ascii|long|quad)\t.*\n)+)")
 #: What nvcc may choose anew for each call, in the names of what only one file sees.
 _OWN = re.compile(r"(?<=_GLOBAL__N__)[0-9a-f]{8}|(?<=_INTERNAL_)[0-9a-f]{8}")
+_INCLUDE = re.compile(rb'(?m)^\s*#\s*include\s*["<](?:[^">]*/)?([^">/]+)')
 _ERROR = re.compile(rb"(?:error|fatal)\s*:\s*(.+)")
-_HEADERS = (".cuh", ".h", ".hpp", ".inl")
+#: If no release removed what is cured, as if an `#include` is missing: headers of torch 1 include more of the others.
+_NO_RELEASE = Torch(2, 0, 0)
 
 
 @dataclass
@@ -65,25 +68,25 @@ class Compared:
     differ: dict[str, list[str]] = field(default_factory=dict)  # GPU functions with other code; "": other data
     review: dict[str, list[str]] = field(default_factory=dict)  # functions for the CPU with other code
     unknown: dict[str, str] = field(default_factory=dict)  # why it was not compared
-    headers: str = ""  # the torch whose headers were used
+    headers: dict[str, str] = field(default_factory=dict)  # the torch whose headers were used
 
     def verdict(self) -> tuple[Verdict, str]:
         """The verdict of the check `cures`, and its reason."""
+        torch = join_names([*dict.fromkeys(self.headers.values())])
         if self.differ:
-            files, headers = join_names([*self.differ]), f"headers of torch {self.headers}"
-            found = f"the cures change the GPU code of {_names(self.differ)} in {files} ({headers})"
-            return Verdict.FAILED, f"{found}: review {PATCH}, and write a patch of your own"
+            where = f"{_names(self.differ)} in {join_names([*self.differ])} (headers of torch {torch}): review {PATCH}"
+            return Verdict.FAILED, f"the cures change the GPU code of {where}, and write a patch of your own"
         kinds = (("kernel", sum(self.kernels.values())), ("CPU function", sum(self.functions.values())))
         same = " and ".join(counted(number, what) for what, number in kinds if number)
-        files, torch = join_names([*self.functions]), self.headers
-        found = f"{same} in {files} have the same code as before (headers of torch {torch})" if same else ""
+        files = join_names([*self.functions])
+        found = [f"{same} in {files} have the same code as before (headers of torch {torch})"] if same else []
         if self.review:
-            found += f"; review what {PATCH} changes in {_names(self.review)}"
+            found.append(f"review what {PATCH} changes in {_names(self.review)}")
         if self.unknown:
             why = next(iter(self.unknown.values()))
-            found = f"; {found}" if found else ""
-            return Verdict.NOT_RUN, f"{join_names([*self.unknown])} cannot be compared with the original: {why}{found}"
-        return Verdict.PASSED, found.removeprefix("; ") or "the cures change no file that a compiler reads"
+            found.insert(0, f"{join_names([*self.unknown])} cannot be compared with the original: {why}")
+        text = "; ".join(found) or "the cures change no file that a compiler reads"
+        return Verdict.NOT_RUN if self.unknown else Verdict.PASSED, text
 
 
 def _names(functions: Mapping[str, Sequence[str]]) -> str:
@@ -98,6 +101,15 @@ class _Call:
     root: Path  # the top of the source, as it was then
     folder: Path  # the working directory
     argv: Sequence[str]
+
+
+class _Headers(NamedTuple):
+    """The headers of a torch that takes what newer ones refuse."""
+
+    torch: Torch
+    include: Path
+    python: Path | None  # the headers of a Python that this torch has wheels for
+    names: Sequence[str]  # options that give the macros of this torch their new names
 
 
 class _Code(NamedTuple):
@@ -133,35 +145,33 @@ def _compare(job: CompileJob, changed: Sequence[str], sources: Path, folder: Pat
         tree.mkdir()
         prepare_source(recipe, tree, cache=sources)
     old, new = (project_folder(job.recipe, tree) for tree in trees)
-    codes = [(old / name).read_bytes() for name in changed]
     for name in changed:
         _align(old / name, new / name)
     calls = dict(_calls(job, new))
     if not calls:
         found.unknown = dict.fromkeys((name for name in changed if name.endswith(NATIVE)), "its compile was not seen")
-    if not any(name.endswith(_HEADERS) for name in changed):
+    inside = {*_INCLUDE.findall(b"".join(path.read_bytes() for path, _ in source_files(old, NATIVE)))}
+    included = [name for name in changed if name not in calls and name.rpartition("/")[2].encode() in inside]
+    if not included:
         calls = {name: call for name, call in calls.items() if name in changed}
-    if not calls:
-        return
     rows = [(known.torch, known.cure.rewrite) for known in knowledge().errors if known.cure and known.torch]
-    since = [torch for torch, forms in rows if any(matches(code, form) for form in forms for code in codes)]
-    if not since:
-        found.unknown = dict.fromkeys(calls, "no release of torch is known to take it")
-        return
-    torch, pythons = torch_headers(f"<{min(since)}", folder)
-    found.headers = str(torch)
-    python = next((one for each in pythons if (one := find_python(each)) and one.headers), None)
-    headers = [folder / "torch/include", _include(python.path) if python else None]
+    headers, of = dict[Torch, _Headers](), dict[str, _Headers]()
+    for name in calls:
+        codes = [(old / each).read_bytes() for each in changed if each in (name, *included)]
+        since = [torch for torch, forms in rows if any(matches(code, form) for form in forms for code in codes)]
+        first = min(since, default=_NO_RELEASE)
+        of[name] = headers.get(first) or headers.setdefault(first, _headers_before(first, folder / str(first), rows))
+        found.headers[name] = str(of[name].torch)
     made: list[dict[str, _Code | str]] = []
     for tree in trees:  # at the same path: names in GPU code depend on it
         tree.rename(place := folder / "src")
-        tasks = [partial(_code, job, project_folder(job.recipe, place), *one, headers) for one in calls.items()]
+        tasks = [partial(_code, job, project_folder(job.recipe, place), *one, of[one[0]]) for one in calls.items()]
         made.append(dict(zip(calls, in_threads(tasks, job.jobs), strict=True)))
         place.rename(tree)
     for name in calls:
         was, is_now = made[0][name], made[1][name]
         if isinstance(was, str) or isinstance(is_now, str):
-            found.unknown[name] = f"{was if isinstance(was, str) else is_now} (headers of torch {torch})"
+            found.unknown[name] = f"{was if isinstance(was, str) else is_now} (headers of torch {of[name].torch})"
             continue
         if differ := _different(was.gpu, is_now.gpu):
             found.differ[name] = differ
@@ -169,6 +179,14 @@ def _compare(job: CompileJob, changed: Sequence[str], sources: Path, folder: Pat
             found.review[name] = review
         found.kernels[name] = sum(".entry" in code for code in was.gpu.values()) if not differ else 0
         found.functions[name] = len(was.cpu.keys() - {*review})
+
+
+def _headers_before(release: Torch, folder: Path, rows: Sequence[tuple[Torch, Mapping[str, str]]]) -> _Headers:
+    torch, pythons = torch_headers(f"<{release}", folder)
+    python = next((one for each in pythons if (one := find_python(each)) and one.headers), None)
+    pairs = [pair for gone, forms in rows if gone > torch for pair in forms.items()]
+    names = [f"-D{new}={old}" for old, new in pairs if old.isidentifier() and new.isidentifier()]
+    return _Headers(torch, folder / "torch/include", _include(python.path) if python else None, names)
 
 
 def _different(one: dict[str, str], other: dict[str, str]) -> list[str]:
@@ -197,9 +215,8 @@ def _calls(job: CompileJob, tree: Path) -> Iterator[tuple[str, _Call]]:
                 break
 
 
-def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence[Path | None]) -> _Code | str:
+def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: _Headers) -> _Code | str:
     """The code that a compiler makes of a file; or its first error."""
-    torch, python = headers
     settings = read_job(job.file, CacheSettings)
     # The links to the toolkit and the packages in the build's place, where another build may be now.
     places = {
@@ -212,18 +229,20 @@ def _code(job: CompileJob, tree: Path, name: str, call: _Call, headers: Sequence
         if _VALUE.fullmatch(word):
             next(words, None)
         elif not _FLAG.fullmatch(word) and not _VALUE.fullmatch(word.partition("=")[0]):
-            moved = _TORCH.sub(str(torch), word)
-            moved = _PYTHON.sub(str(python), moved) if python else moved
+            moved = _TORCH.sub(str(headers.include), word)
+            moved = _PYTHON.sub(str(headers.python), moved) if headers.python else moved
             argv.append(reduce(lambda text, place: text.replace(*place), places.items(), moved))
     (out := tree.parent / f"{name.replace('/', '_')}.out").mkdir(exist_ok=True)
     # Enough optimization for what a macro adds and nothing uses to leave no code; -g1 names the file of each function.
-    compiler, host = settings.cxx, ["-S", "-O1", "-g1"]
+    # A cure may include a header that only a newer torch has.
+    compiler, host = settings.cxx, ["-S", "-O1", "-g1", f"-idirafter{settings.site}/torch/include"]
     if call.compiler == "nvcc":
         arch = max(job.build.archs, key=lambda one: one.capability).sm.replace("sm", "compute")
         compiler = str(settings.toolkit / "bin/nvcc")
         host = ["-ccbin", settings.cxx, "-Xcompiler", ",".join(host), "-c", f"-gencode=arch={arch},code={arch}"]
         host += ["-keep", "-keep-dir", str(out)]
-    argv += [f"-I{torch}/TH", f"-I{torch}/THC", "-std=c++17", *host, "-o", str(out / "made.s")]
+    argv += [f"-I{headers.include}/TH", f"-I{headers.include}/THC", *headers.names]
+    argv += ["-std=c++17", *host, "-o", str(out / "made.s")]
     folder = tree / call.folder.relative_to(call.root) if call.folder.is_relative_to(call.root) else tree
     folder.mkdir(parents=True, exist_ok=True)
     (log := out / "log").write_bytes(b"")

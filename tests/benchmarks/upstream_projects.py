@@ -28,12 +28,16 @@ cuneb-chenn==0.0.4 deformops==3.0.1 bilateralfilter-torch==1.1.0
 #: are sources that cannot work for anybody: without the header files (multiscaledeformableattention-linux 1.0,
 #: quant-matmul 1.2.0, polygon-iou 1.0.7) or any C++ (knn-torch 0.1.1, sparselinear 0.0.5), with only Python that
 #: compiles when it is imported (hdtorch 1.1.0, qtorch-plus 0.2.0, grid-fusion-pytorch 0.1.2, gpytorch-lattice-kernel
-#: 0.0.dev1), or with a library that another build makes first (HawkAaron/warp-transducer, stevenygd/PointFlow).
+#: 0.0.dev1), with a library that another build makes first (HawkAaron/warp-transducer, stevenygd/PointFlow), or with
+#: CUDA files that only torch.utils.ffi of torch 0.4 compiled (the master branch of jwyang/faster-rcnn.pytorch).
 OLD = """
 torch-baidu-ctc==0.3.0 warp-rna==0.3.0 torch-edit-distance==0.4.0 torch-discounted-cumsum==1.1.0 torch-dwconv==0.1.0
 torch-bincount==0.1.1 svox==0.2.32 neural-renderer-pytorch==1.1.3 dcnv2==0.4 jointbilateralfilter-torch==1.0.0
 pytorch-fast-transformers==0.4.0 quad-iou==0.2.0 cornerpool==0.0.2 cumcubes==0.0.3 torch-unified==0.1
-pyronn-torch==0.2.3 torchac-cuda==0.2.5 triple-walk==0.0.4 fastgeodis==1.0.5 evnn-pytorch==0.2.0
+pyronn-torch==0.2.3 torchac-cuda==0.2.5 triple-walk==0.0.4 fastgeodis==1.0.5 evnn-pytorch==0.2.0 torch-unique==1.0.3
+CharlesShang/DCNv2@c7f778f28b84c66d3af2bf16f19148a07051dac1
+facebookresearch/SparseConvNet@cf251d058959a9dbaccb25fc919dc4f4548be232
+jwyang/faster-rcnn.pytorch@6f0c63b64dde6dc4eb3e24f90650d789f96f4c75#subdirectory=lib
 erikwijmans/Pointnet2_PyTorch@b5ceb6d9ca0467ea34beb81023f96ee82228f626#subdirectory=pointnet2_ops_lib
 ShichenLiu/SoftRas@b569bed5759cf2014f9b79c12ad10eef7b80ec34
 ThibaultGROUEIX/ChamferDistancePytorch@364c03c4ec5febc1e21068ffac362eca4a8f61d9#subdirectory=chamfer3D

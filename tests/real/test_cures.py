@@ -61,7 +61,7 @@ class Compilers:
         found = [environment.site_packages / "torch/lib", *environment.site_packages.glob("nvidia/*/lib")]
         libraries = [str(each) for folder in found for each in folder.glob("lib*.so*")]
         self._libraries = [each for each in libraries if re.search(r"/lib(c10|torch|cudart|cublas)", each)]
-        self._folder, self._toolkit = folder, home
+        self._folder, self._toolkit, self._site = folder, home, environment.site_packages
         flags = ["-std=c++17", "-w", *includes, "-x", "c++"]
         self._argv = {
             "g++": ["g++", "-fsyntax-only", *flags],
@@ -92,8 +92,9 @@ class Compilers:
             (source / name).write_text(text)
             call = ["nvcc", str(folder / "gone/src"), name, "-I/env/torch/include", "-c", name, "-o", "a.o"]
             call += ["-std=c++20", "-gencode", "arch=compute_90,code=sm_90", ""]
-            (job.statistics / f"call.{name}").write_text("\0".join(call))
-        write_job(job.file, CacheSettings(folder, folder, self._toolkit, folder, "gcc", "g++", folder, folder))
+            if name.endswith(".cu"):
+                (job.statistics / f"call.{name}").write_text("\0".join(call))
+        write_job(job.file, CacheSettings(folder, folder, self._toolkit, self._site, "gcc", "g++", folder, folder))
         return replace(job, recipe=replace(job.recipe, folder=source, source=PathSource(source), patches=(patch,)))
 
 
@@ -132,7 +133,7 @@ def test_compilers_do_not_find_the_headers_of_the_examples(compilers: Compilers)
 
 #: A file that torch 1.4 takes.
 ORIGINAL = """\
-#include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 __device__ float weigh(float a, float b, float c = 3) { return a * c - b; }
 __global__ void scale(float *x) { x[threadIdx.x] *= 2; }
 __global__ void reduce(float *x, float *y) { x[0] = weigh(x[0], y[0]); }
@@ -141,48 +142,55 @@ __global__ void noted(int *x) { x[0] = __LINE__; }
 void call(float *x) { AT_CHECK(x, "no data"); scale<<<1, 32>>>(x); }
 void call_both(float *x, float *y) { AT_CHECK(x, y); reduce<<<1, 1>>>(x, y); }
 float half(float x) { AT_CHECK(x, "nothing"); return x * 0.5; }
+int even(int n) { CHECK_EQ(n % 2, 0); return n; }
 """
-#: What a wrong cure changes, and in which function: a constant, two arguments in the other order, one left out.
+#: What a wrong cure changes, by function: a constant, two arguments in the other order, one left out.
 ON_GPU = {
-    "*= 2": ("*= 3", "scale(float*)"),
-    "weigh(x[0], y[0]);": ("weigh(y[0], x[0]);", "reduce(float*, float*)"),
-    "weigh(x[0], y[0], 2)": ("weigh(x[0], y[0])", "weighed(float*, float*)"),
+    "scale(float*)": ("*= 2", "*= 3"),
+    "reduce(float*, float*)": ("weigh(x[0], y[0]);", "weigh(y[0], x[0]);"),
+    "weighed(float*, float*)": ("weigh(x[0], y[0], 2)", "weigh(x[0], y[0])"),
 }
 ON_CPU = {
-    'x, "no data"': ('x, "no date"', "call(float*)"),
-    "1>>>(x, y)": ("1>>>(y, x)", "call_both(float*, float*)"),
-    "0.5": ("0.25", "half(float)"),
+    "call(float*)": ('x, "no data"', 'x, "no date"'),
+    "call_both(float*, float*)": ("1>>>(x, y)", "1>>>(y, x)"),
+    "half(float)": ("0.5", "0.25"),
 }
 
 
 def planted(code: str, changes: Mapping[str, tuple[str, str]]) -> str:
     """The code with each of the changes."""
-    for right, (wrong, _) in changes.items():
+    for right, wrong in changes.values():
         assert code.count(right) == 1
         code = code.replace(right, wrong)
     return code
 
 
-def functions(changes: Mapping[str, tuple[str, str]]) -> set[str]:
-    return {function for _, function in changes.values()}
-
-
 def test_a_cure_that_changes_code_is_found(compilers: Compilers, tmp_path: Path) -> None:
-    """Only `sound.cu` is cured as it should be; its new line changes no number of a line."""
-    cured = "// cured\n" + ORIGINAL.replace("AT_CHECK", "TORCH_CHECK")
+    """Only `sound.cu` is cured as it should be; its new line moves no line. Torch 1.4 has no TORCH_CHECK_EQ."""
+    cured = "// cured\n" + re.sub(r"\b(AT_)?(?=CHECK)", "TORCH_", ORIGINAL)
     gone = "#include <never_there.h>\n" + ORIGINAL
     before = {"sound.cu": ORIGINAL, "gpu.cu": ORIGINAL, "cpu.cu": ORIGINAL, "gone.cu": gone}
     after = {"sound.cu": cured, "gpu.cu": planted(cured, ON_GPU), "cpu.cu": planted(cured, ON_CPU)}
-    job = compilers.job(tmp_path, before, {**after, "gone.cu": gone.replace("AT_CHECK", "TORCH_CHECK")})
-    proof = prove_cures(job, tmp_path / "sources", lambda _: None)
-    assert proof
+    job = compilers.job(tmp_path, before, {**after, "gone.cu": "#include <never_there.h>\n" + cured})
+    proof = prove_cures(job, tmp_path / "sources", lambda _: None) or pytest.fail("no proof")
     found = proof.evidence
-    assert found["headers"] == "1.4.0"
+    assert {*found["headers"].values()} == {"1.4.0"}
     assert found["kernels"] == {"sound.cu": 4, "cpu.cu": 4, "gpu.cu": 0}
-    assert {file: {*map(demangle, names)} for file, names in found["differ"].items()} == {"gpu.cu": functions(ON_GPU)}
-    assert {file: {*map(demangle, names)} for file, names in found["review"].items()} == {"cpu.cu": functions(ON_CPU)}
+    assert {file: {*map(demangle, names)} for file, names in found["differ"].items()} == {"gpu.cu": {*ON_GPU}}
+    assert {file: {*map(demangle, names)} for file, names in found["review"].items()} == {"cpu.cu": {*ON_CPU}}
     assert found["functions"]["sound.cu"] == found["functions"]["cpu.cu"] + 3
     assert "never_there.h" in found["unknown"]["gone.cu"]
     assert proof.verdict is Verdict.FAILED
     assert "scale(float*)" in proof.reason
     assert list(job.work.iterdir()) == [job.shared], "nothing is left"
+
+
+def test_each_file_has_the_headers_of_the_newest_torch_that_takes_it(compilers: Compilers, tmp_path: Path) -> None:
+    """Torch 1 includes more by itself, and lacks `<ATen/ceil_div.h>`, which a cure includes. Nothing includes c.c."""
+    own = '#include <c10/util/Logging.h>\n#include "d.h"\nint f() { return *std::make_unique<int>(d); }\n'
+    gone = "#include <THC/THCDeviceUtils.cuh>\nint f(int n) { return THCCeilDiv(n, 512); }\n"
+    new = "#include <ATen/ceil_div.h>\n" + gone.replace("THCCeilDiv", "at::ceil_div")
+    old = {"a.cu": own, "b.cu": gone, "c.c": "THCState_getCurrentStream(s);\n", "d.h": "static int d = 1;\n"}
+    cured = {"a.cu": f"#include <memory>\n{own}", "b.cu": new, "c.c": "\n", "d.h": "// 1\nstatic int d = 1;\n"}
+    proof = prove_cures(compilers.job(tmp_path, old, cured), tmp_path, print) or pytest.fail("no proof")
+    assert (proof.verdict, proof.evidence["headers"]) == (Verdict.PASSED, {"a.cu": "1.13.1", "b.cu": "1.10.2"})

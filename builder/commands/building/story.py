@@ -130,7 +130,7 @@ class LocalRun(BuildRun):
     _curing: threading.Lock = field(default_factory=threading.Lock, init=False)
     _places: dict[Build, BuildPlace] = field(default_factory=dict, init=False)
     _said: set[str] = field(default_factory=set, init=False)  # the warnings that this run has printed
-    _compared: dict[tuple[str, str | None], Proof | None] = field(default_factory=dict, init=False)  # `_compare_cures`
+    _compared: dict[tuple[str, str | None], Proof | None] = field(default_factory=dict, init=False)  # `_cures`
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
         """As in `BuildRun`."""
@@ -238,24 +238,25 @@ class LocalRun(BuildRun):
                 with folder_builds.compiling(store, build, recipe, source.files), early:
                     raw = compile_wheel(prepared, job, stage)
                     wheel, record = repair_wheel(raw, source.digest, stage, minor_mismatch=self.minor_mismatch)
+                    # Before the store has the wheel: the next run would take it without this proof.
+                    proof = self._cures(job, source.digest, stage) if recipe.patches and self.prover else None
                     stored = store.add(digest, wheel, record)
-                if recipe.patches and self.prover:
-                    self._compare_cures(job, stored, stage)
+                if proof:
+                    store.save_proofs([replace(proof, wheel=stored.sha256)])
+                    print_line(f"{build}: cures: {proof.verdict}: {proof.reason}")
                 if needless and record.seconds >= _SLOW:
                     why = f"the build took {record.seconds:.0f} s: {too_many_headers(needless)}"
                     self._warn_once(f"{build.extension}: {why}")
         return stored, False
 
-    def _compare_cures(self, job: CompileJob, stored: StoredBuild, stage: Callable[[str], None]) -> None:
-        """Keep the proof that the cures of a recipe change no GPU code; a source is compared once with each nvcc."""
+    def _cures(self, job: CompileJob, source: str, stage: Callable[[str], None]) -> Proof | None:
+        """The proof that the cures of a recipe change no GPU code; a source is compared once with each nvcc."""
         from builder.recipes.cured_code import prove_cures  # noqa: PLC0415 - only an old source needs it
 
-        key = (stored.record.record.source.digest, job.toolchain.get(Part.NVCC))
+        key = (source, job.toolchain.get(Part.NVCC))
         if key not in self._compared:
             self._compared[key] = prove_cures(job, self.store.root / "sources", stage)
-        if proof := self._compared[key]:
-            self.store.save_proofs([replace(proof, wheel=stored.sha256)])
-            print_line(f"{job.build}: cures: {proof.verdict}: {proof.reason}")
+        return self._compared[key]
 
     def _warn_once(self, warning: str) -> None:
         """Print a warning, for the first of the builds that it is about."""

@@ -63,10 +63,13 @@ def test_names_in_macros_change_and_comments_and_texts_do_not() -> None:
     assert rewrite(code.encode(), {"AT_CHECK": "TORCH_CHECK"}).decode() == after
 
 
-def test_a_match_inside_of_a_match_changes_too() -> None:
+def test_a_match_inside_of_a_match_and_a_kernel_launch_change_too() -> None:
     code = b"void f() { v = __shfl(__shfl(v, 1), /* lane */ 2); }"
     after = rewrite(code, {"__shfl($$$A)": "__shfl_sync(0xffffffff, $$$A)"})
     assert after == b"void f() { v = __shfl_sync(0xffffffff, __shfl_sync(0xffffffff, v, 1), /* lane */ 2); }"
+    code = b"void f() {\n  k<float><<<CeilDiv(n, 2), 2>>>(x.data<float>());\n}\n"
+    after = rewrite(code, {"CeilDiv($A, $B)": "at::ceil_div($A, $B)", "$X.data<$T>()": "$X.data_ptr<$T>()"})
+    assert after == b"void f() {\n  k<float><<<at::ceil_div(n, 2), 2>>>(x.data_ptr<float>());\n}\n"
 
 
 def test_an_instruction_changes_in_asm_alone() -> None:
@@ -76,18 +79,9 @@ def test_an_instruction_changes_in_asm_alone() -> None:
     assert after == code.replace(b"shfl.up.b32 %0; bar", b"shfl.sync.up.b32 %0, 1; bar")
 
 
-def test_a_kernel_launch_is_code_too() -> None:
-    code = b"void f() {\n  k<float><<<CeilDiv(n, 2), 2>>>(x.data<float>());\n}\n"
-    after = rewrite(code, {"CeilDiv($A, $B)": "at::ceil_div($A, $B)", "$X.data<$T>()": "$X.data_ptr<$T>()"})
-    assert after == b"void f() {\n  k<float><<<at::ceil_div(n, 2), 2>>>(x.data_ptr<float>());\n}\n"
-
-
-def test_a_statement_without_replacement_goes_with_its_line() -> None:
+def test_a_statement_without_replacement_goes_with_its_line_and_line_ends_stay() -> None:
     code = b"int a;\r\nextern State *state;\r\nint b;\r\n"
     assert rewrite(code, {"extern State *$S;": ""}) == b"int a;\r\nint b;\r\n"
-
-
-def test_line_ends_and_the_end_of_the_file_stay() -> None:
     code = b"#pragma once\r\n#include <a.h>\r\nvoid f() { AT_CHECK(x); }"
     after = rewrite(code, {"AT_CHECK": "TORCH_CHECK"}, ["b.h"])
     assert after == b"#pragma once\r\n#include <a.h>\r\n#include <b.h>\r\nvoid f() { TORCH_CHECK(x); }"
