@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import IO, TypeVar
 
@@ -223,12 +222,9 @@ def in_threads(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
     If a task raises, those that run end, no other begins, and its exception is raised. An exception in this thread,
     such as Ctrl-C, ends every program.
     """
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - loads slowly, and `--help` needs none
+    from concurrent.futures import ThreadPoolExecutor, wait  # noqa: PLC0415 - loads slowly, and `--help` needs none
 
     errors: list[BaseException] = []
-    # Not `wait` of futures: its Condition raises RuntimeError when a signal arrives as it takes its lock again.
-    ended: SimpleQueue[None] = SimpleQueue()
-    left = len(tasks)
 
     def run(task: Callable[[], T]) -> list[T]:
         try:
@@ -236,16 +232,12 @@ def in_threads(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
         except BaseException as error:
             errors.append(error)
             raise
-        finally:
-            ended.put(None)
 
     with ThreadPoolExecutor(threads) as pool:
         try:
-            futures = [pool.submit(run, task) for task in tasks]
-            while left:  # a signal that the kernel gives to another thread does not end a wait of this one
-                with suppress(Empty):
-                    ended.get(timeout=_LOOK_SECONDS)
-                    left -= 1
+            running = set(futures := [pool.submit(run, task) for task in tasks])
+            while running:  # a signal that the kernel gives to another thread does not end a wait of this one
+                _, running = wait(running, _LOOK_SECONDS)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             kill_all()
@@ -283,7 +275,11 @@ def handle_signals() -> None:
 
 
 def was_interrupted() -> bool:
-    """Whether a signal has raised KeyboardInterrupt; code of other packages can make another exception of it."""
+    """Whether a signal has raised KeyboardInterrupt.
+
+    Other code can make another exception of it: `Condition.wait`, in which it arrives as the lock is taken again,
+    raises RuntimeError.
+    """
     return bool(_interrupts)
 
 
