@@ -170,7 +170,7 @@ def plain(text: str, longest: int = LONGEST_LINE) -> str:
     return "\n".join(lines)
 
 
-def last_lines(log: Path) -> tuple[str, ...]:
+def end_of_log(log: Path) -> tuple[str, ...]:
     """The last lines of a log, as safe text; none if the log cannot be read."""
     try:
         lines = log.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
@@ -269,7 +269,7 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         proofs=tuple(proof for proof in proofs if proof.cell is None),
         cells=tuple(_cell(cell, proofs) for cell in map(str, entry["serves"])),
         log=log,
-        log_end=last_lines(Path(log)) if log else (),
+        log_end=end_of_log(Path(log)) if log else (),
     )
 
 

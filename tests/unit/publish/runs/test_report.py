@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from builder.cli.app import app
 from builder.commands.report import report_page
 from builder.errors import Code, NothingSelectedError, UsageError
-from builder.publish.runs.history import last_lines, plain, save_run
+from builder.publish.runs.history import end_of_log, plain, save_run
 from builder.publish.runs.markdown import append_summary, code, fenced, report_markdown
 from builder.store import Store
 from tests.unit.publish.html_page import Page
@@ -228,9 +228,9 @@ def test_plain_text(text: str, shown: str) -> None:
 
 
 def test_long_lines_and_bytes_that_are_no_text(tmp_path: Path) -> None:
-    end = last_lines(log(tmp_path))
+    end = end_of_log(log(tmp_path))
     assert end[-1] == "\ufffd\ufffd end"
     assert max(map(len, end)) < 500
     (tmp_path / "short").write_text("a\nb\n")
-    assert last_lines(tmp_path / "short") == ("a", "b")
-    assert last_lines(tmp_path / "deleted") == ()
+    assert end_of_log(tmp_path / "short") == ("a", "b")
+    assert end_of_log(tmp_path / "deleted") == ()
