@@ -4,11 +4,13 @@ The module of a command is imported when the command runs, because some modules 
 """
 
 import gc
+import os
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, Signature, cleandoc
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -17,6 +19,7 @@ from typer.main import get_group
 from typer.models import OptionInfo
 
 from builder.errors import Exit
+from builder.images.network import SAVED
 from builder.log import set_verbosity
 from builder.option import SHARED
 
@@ -48,7 +51,7 @@ PURPOSES = {
     "doctor": "Judge a Python environment with torch, and print a command that mends each fault.",
     "report": "Write a page about a run of `build` or `smoke`: results, checks, ends of logs, and a timeline.",
     "ci": "Write workflows for GitHub Actions that build, test and publish, with or without a GPU.",
-    "store": "Free the disk space of the store; list earlier runs.",
+    "store": "Free the disk space of the store; list earlier runs; save what builds need where there is no network.",
 }
 #: The module of a command in `builder.commands`, if it has another name.
 PLACES = {
@@ -70,6 +73,8 @@ def with_parameters(function: Callable[..., Exit | None]) -> Callable[..., None]
 
     def run(**values: object) -> None:
         set_verbosity(quiet=bool(values.get("quiet")), verbose=bool(values.get("verbose")))
+        if saved := values.get("saved"):
+            os.environ[SAVED] = str(Path(str(saved)).expanduser().absolute())
         if exit_code := function(options=options(**values)):
             raise typer.Exit(int(exit_code))
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.errors import Code, UsageError
+from builder.images.network import SAVED
 from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
 from builder.matrix.plan import Build
+from builder.option import option
 from builder.resources import own_gpus
 
 #: What `add` and `build` take as SOURCE.
@@ -31,6 +33,13 @@ class StoreOptions:
 class RunOptions(StoreOptions):
     """The options of a command that builds or checks wheels."""
 
+    saved: Path | None = option(
+        "Use no network: packages, Pythons, sources and images come from this folder, which `buildfarm store save`"
+        " wrote.",
+        "DIR",
+        "--from",
+        envvar=SAVED,
+    )
     quiet: bool = False
     verbose: bool = False
 

@@ -11,6 +11,7 @@ from platformdirs import user_cache_path
 
 from builder.errors import Code, UsageError
 from builder.formats import digest_of
+from builder.images.network import saved_folder
 from builder.store import MARK, ROOT, Store
 from builder.wheels.build_dir import clear_abandoned
 
@@ -41,6 +42,10 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
         if run:
             store.hold()
             clear_abandoned(store)
+            if saved_folder():
+                from builder.images.saved import use_saved  # noqa: PLC0415 - loads slowly
+
+                use_saved(store)
     except OSError as error:
         raise UsageError(
             f"cannot use this store: {error.strerror}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]

@@ -183,6 +183,10 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     targets, progress = finder.find(wheels, options.dist), Progress()
     results = Results(store, targets)
     jobs = [(target, cell) for target in targets for cell in target.cells]
+    if options.saved:
+        from builder.images.saved import check_cells  # noqa: PLC0415 - loads slowly
+
+        check_cells([str(cell) for _, cell in jobs], options.executor)
 
     def test(target: SmokeTarget, cell: Cell) -> None:
         name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}", Path.cwd())

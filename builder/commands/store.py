@@ -1,4 +1,4 @@
-"""`buildfarm store`: frees disk space, and lists the runs. A prune deletes what was not used."""
+"""`buildfarm store`: frees disk space, and lists the runs. A prune deletes what was not used. `saving` has the rest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from builder.cli.options import StoreOptions
 from builder.commands.folders import open_store
+from builder.commands.saving import check, save
 from builder.gate.amounts import counted, grouped, size_text
 from builder.log import print_result
 from builder.option import option
@@ -76,7 +77,7 @@ def history(options: StoreOptions) -> None:
     print_result(history_text(found), data, as_json=options.as_json)
 
 
-COMMANDS = {"prune": prune, "history": history}
+COMMANDS = {"prune": prune, "history": history, "save": save, "check": check}
 
 
 def history_text(runs: Sequence[Run]) -> str:

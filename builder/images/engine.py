@@ -28,6 +28,7 @@ from builder.images.container import (
     translate_sdk_errors,
 )
 from builder.images.registry import located, pull_error, pull_image, read_lock, write_lock
+from builder.images.saved import load_image
 from builder.log import print_line
 from builder.process import ENDED, Limits, log_size, run, text_since
 from builder.store import Store
@@ -102,13 +103,12 @@ class Engine:
         return str(versions["Version"]), (int(major), int(minor))
 
     def image_id(self, tag: str) -> str | None:
-        """The id (`sha256:…`) of an image on this machine, or None when there is no such image."""
+        """The id (`sha256:…`) of an image on this machine or in the saved folder; None when there is no such image."""
         with translate_sdk_errors(), self._client() as client:
             try:
-                found = client.images.get(tag).id
+                return str(client.images.get(tag).id)
             except ImageNotFound:
-                return None
-        return str(found)
+                return load_image(tag, self.image_id)
 
     def local_name(self, base: str) -> str | None:
         """The name that a base image has on this machine: its own or the one in its mirror; None if it is not here."""

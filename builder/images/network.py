@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import Code, MissingToolError, UsageError
+from builder.formats import digest_of
+from builder.untrusted import without_credentials
 
 #: Variables of uv, pip and HTTP clients that say where packages come from. Variables with paths of this machine
 #: (UV_FIND_LINKS, configuration files) are missing because a container does not have these paths.
@@ -30,6 +32,11 @@ _OF_PLACES = re.compile(
     r"|LOCK_TIMEOUT|PYTHON_(DOWNLOADS(_JSON_URL)?|INSTALL_DIR|INSTALL_MIRROR|CACHE_DIR)|(S3|GCS|AZURE)_ENDPOINT_URL)"
     r"|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|CERT|CLIENT_CERT|FIND_LINKS|NO_INDEX|PROXY|CACHE_DIR|NO_CACHE_DIR"
     r"|DEFAULT_TIMEOUT|TIMEOUT|RETRIES|KEYRING_PROVIDER|NO_INPUT|DISABLE_PIP_VERSION_CHECK)"
+)
+
+#: Those that count with a saved folder too: they say where files are kept on this machine.
+_OF_DISKS = re.compile(
+    r"UV_(CACHE_DIR|NO_CACHE|LINK_MODE|CONCURRENT_.+|LOCK_TIMEOUT|PYTHON_(DOWNLOADS(_JSON_URL)?|INSTALL_DIR|CACHE_DIR))|PIP_CACHE_DIR"
 )
 
 #: Settings of uv.toml whose variable has another name.
@@ -55,6 +62,24 @@ CA_BUNDLE = "ca.pem"
 #: Variable of uv with the indexes that take precedence over the default one, separated by spaces.
 FIRST_INDEX = "UV_INDEX"
 
+#: Variable with the folder that `buildfarm store save` wrote, and where containers find the folder.
+SAVED, SAVED_MOUNT = "BUILDFARM_FROM", "/buildfarm/saved"
+
+
+def saved_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The folder of `store save` that takes the place of the network (`--from DIR`), or None."""
+    return Path(environ[SAVED]).expanduser().absolute() if environ.get(SAVED) else None
+
+
+def saved_mount() -> dict[Path, str]:
+    """The saved folder and its path in containers that install packages; empty without one."""
+    return {folder: SAVED_MOUNT} if (folder := saved_folder()) else {}
+
+
+def saved_index(index: Sequence[str]) -> str:
+    """Where a saved folder has the packages that were resolved with these indexes before the default index."""
+    return f"index/{digest_of([without_credentials(url) for url in index])[:12] if index else 'default'}"
+
 
 def package_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables of the shell, of uv and pip only those about indexes, mirrors, certificates and caches.
@@ -63,6 +88,13 @@ def package_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     cannot be read.
     """
     found = {k: v for k, v in environ.items() if not k.startswith(("UV_", "PIP_")) or _OF_PLACES.fullmatch(k)}
+    if saved := saved_folder(environ):
+        others = {k: v for k, v in found.items() if not _OF_PLACES.fullmatch(k) or _OF_DISKS.fullmatch(k)}
+        return others | {
+            "UV_DEFAULT_INDEX": (saved / saved_index(())).as_uri(),
+            "UV_PYTHON_INSTALL_MIRROR": (saved / "pythons").as_uri(),
+            "UV_OFFLINE": "1",
+        }
     for path in uv_files(environ):
         try:
             settings = _of_file(tomllib.loads(path.read_text(encoding="utf-8")))
@@ -110,16 +142,19 @@ def _of_file(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def prepend_index(urls: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables with these URLs in front of the indexes in UV_INDEX."""
+    """The variables with these URLs in front of the indexes in UV_INDEX; of a saved folder, what it has of them."""
     if not urls:
         return dict(variables)
+    if saved := saved_folder():
+        urls = [(saved / saved_index(urls)).as_uri()]
     return {**variables, FIRST_INDEX: " ".join([*urls, *filter(None, [variables.get(FIRST_INDEX)])])}
 
 
 def index_variables(environ: Mapping[str, str] = os.environ, *, index: Sequence[str] = ()) -> dict[str, str]:
     """Index settings and proxies of this machine. They may contain passwords, so keep them out of program arguments.
 
-    An index that is set only for uv or only for pip is used for both. `index` are URLs that take precedence.
+    An index that is set only for uv or only for pip is used for both. `index` are URLs that take precedence. A saved
+    folder is mounted (`saved_mount`).
     """
     found = {k: v for k, v in package_settings(environ).items() if v and _NETWORK_VARIABLES.fullmatch(k)}
     uv = found.get("UV_DEFAULT_INDEX") or found.get("UV_INDEX_URL")
@@ -128,7 +163,10 @@ def index_variables(environ: Mapping[str, str] = os.environ, *, index: Sequence[
         found["PIP_INDEX_URL"] = re.sub(r"^[\w.-]+=(?=\w+://)", "", uv)  # uv's form has a name
     if pip and not uv:
         found["UV_DEFAULT_INDEX"] = pip
-    return dict(sorted(prepend_index(index, found).items()))
+    found = prepend_index(index, found)
+    for folder, mounted in saved_mount().items():
+        found = {name: value.replace(f"{folder.as_uri()}/", f"file://{mounted}/") for name, value in found.items()}
+    return dict(sorted(found.items()))
 
 
 def is_loopback(host: str) -> bool:

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from builder.errors import BuildError, BuildfarmError
 from builder.formats import BUILD_FORMAT, digest_of
-from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
+from builder.matrix.axes import STABLE_FLOOR, AbiClass, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
@@ -104,6 +104,13 @@ class NotPreparedError(Exception):
     """No earlier run made what `prepare` needs, such as the environment of a build."""
 
 
+class Resolver(NamedTuple):
+    """How uv resolves packages of a build or of one of its cells."""
+
+    python: str  # the interpreter that it resolves with
+    options: tuple[str, ...] = ()  # of `uv pip compile`: another Python or another system
+
+
 class Executor(Protocol):
     """Compiles builds, on this machine or in a container. Both make the same wheel."""
 
@@ -122,6 +129,18 @@ class Executor(Protocol):
 
         `cached_only`: make nothing and use no network; raises NotPreparedError if something would be made.
         """
+        ...
+
+    def record(self, build: Build, recipe: Recipe) -> Path:
+        """The file of the store with the locked packages of a build that is prepared."""
+        ...
+
+    def resolver(self, build: Build, python: Python) -> Resolver:
+        """How the packages of a build, or of one of its cells, are resolved for this Python."""
+        ...
+
+    def images(self, build: Build, log: Path) -> dict[str, str]:
+        """The images of a build and of its cells, which exist afterwards: the id of each name that a run looks for."""
         ...
 
 

@@ -28,7 +28,7 @@ from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.build_scripts.new_environment import link_toolkit, torch_mismatch
 from builder.wheels.failures import answered_identity, asking, compile_failure, identity_question, other_identity
-from builder.wheels.job import Compiled, CompileJob, NotPreparedError, config_setting_options, problems_of
+from builder.wheels.job import Compiled, CompileJob, NotPreparedError, Resolver, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
@@ -108,6 +108,19 @@ class LocalExecutor:
             )
         )
         return LocalBuild(self, python, toolkit, compiler, toolchain)
+
+    def record(self, build: Build, recipe: Recipe) -> Path:
+        """See `Executor.record`."""
+        requirements, index = self._requirements(build, recipe)
+        return self.environments.record(self._python_for(build), requirements, index=index)
+
+    def resolver(self, build: Build, python: Python) -> Resolver:  # noqa: ARG002 - this machine is that of each build
+        """See `Executor.resolver`."""
+        return Resolver(str(self.environments.interpreter(python).path))
+
+    def images(self, build: Build, log: Path) -> dict[str, str]:  # noqa: ARG002
+        """See `Executor.images`: none."""
+        return {}
 
     def environment(self, python: Python, build: Build, recipe: Recipe, log: Path) -> Environment:
         """The environment of a build, which exists afterwards; raises MissingToolError for a torch of another CUDA."""

@@ -172,6 +172,10 @@ def _run(options: BuildOptions, matrix: Matrix, recipes: dict[str, Recipe], plan
         prover = WheelProver(store, environments, again=options.recheck)
         return RemoteRun(store, recipes, prover, settings, options)
     executor = choose_executor(settings, plan.builds, environments)
+    if options.saved:
+        from builder.images.saved import check_cells  # noqa: PLC0415 - loads slowly
+
+        check_cells([str(cell) for build in plan.builds for cell in build.serves], executor.name)
     # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
     images = matrix if executor.name == "docker" else None
     prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)

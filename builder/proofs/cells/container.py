@@ -35,7 +35,7 @@ from builder.images.container import (
 )
 from builder.images.engine import Engine
 from builder.images.image_build import ensure_image
-from builder.images.network import FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
+from builder.images.network import FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables, saved_mount
 from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.images.specs import ImageChooser, RuntimeImage
 from builder.matrix.axes import Cell
@@ -185,7 +185,7 @@ class ContainerEnvironments:
         spec = ContainerSpec(
             image=tag,
             labels={OWNER_LABEL: owner},
-            bind_mounts={find_uv(): _UV, copy_ca_bundle(folder): _CA},
+            bind_mounts={find_uv(): _UV, copy_ca_bundle(folder): _CA, **saved_mount()},
             memory=measure_resources().memory,
         )
         return image, spec

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from builder.formats import digest_of
 from builder.images.container import CONTAINER_DIR, OWNER_LABEL, PROCESSES, USER, ContainerSpec
-from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
+from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables, saved_mount
 from builder.images.specs import python_prefix
 from builder.resources import measure_resources
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES
@@ -136,7 +136,7 @@ def install_spec(job: CompileJob, inputs: ContainerInputs) -> tuple[ContainerSpe
         image=inputs.image,
         labels={OWNER_LABEL: job.owner},
         environment={**index_variables(), **inputs.variables, "NVIDIA_VISIBLE_DEVICES": "void"},
-        bind_mounts={job.shared: _JOB, job.work / CA_BUNDLE: _CA},
+        bind_mounts={job.shared: _JOB, job.work / CA_BUNDLE: _CA, **saved_mount()},
         volumes={PACKAGES_VOLUME: _PACKAGES},
         memory=measure_resources().memory,
         user=0,

@@ -18,9 +18,10 @@ from packaging.utils import canonicalize_name
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.formats import digest_of
 from builder.images.engine import Engine, pull_missing
-from builder.images.image_build import cached_contents, inspect_image
+from builder.images.image_build import cached_contents, ensure_image, inspect_image
 from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
-from builder.images.specs import BuildImage, ImageChooser
+from builder.images.specs import BuildImage, ImageChooser, RuntimeImage
+from builder.matrix.axes import Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import log_size, run
@@ -28,7 +29,7 @@ from builder.records import Part, Toolchain
 from builder.store import Store, write_atomic
 from builder.wheels.cibuildwheel.config import container_inputs, install_spec, write_inputs
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES, followed, run_error
-from builder.wheels.job import Compiled, CompileJob, NotPreparedError, problems_of
+from builder.wheels.job import Compiled, CompileJob, NotPreparedError, Resolver, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import read_statistics
 from builder.wheels.toolchain.environments import (
@@ -125,9 +126,8 @@ class DockerExecutor:
         They are resolved once for an image, then they are read from the store.
         """
         wanted, index, record = self.wanted(build, recipe, image)
-        # uv needs an interpreter, and this machine may not have the image's Python.
-        arguments = ["--python", sys.executable, "--python-version", str(image.pythons.python)]
-        arguments += ["--python-platform", _uv_platform(build, image)]
+        resolver = self.resolver(build, image.pythons.python)
+        arguments = ["--python", resolver.python, *resolver.options]
         own = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
         arguments += [word for name in _RUN_TIME_ONLY if name not in own for word in ("--no-emit-package", name)]
         if self._packages:
@@ -144,6 +144,27 @@ class DockerExecutor:
                 # Requirements are kept without spaces: PEP 508 allows `name@URL`.
                 write_atomic(record, locked.replace(" @ ", "@").encode())
         return record.read_text().splitlines()
+
+    def record(self, build: Build, recipe: Recipe) -> Path:
+        """See `Executor.record`."""
+        return self.wanted(build, recipe, self._chooser.build_image(build))[2]
+
+    def resolver(self, build: Build, python: Python) -> Resolver:
+        """See `Executor.resolver`. uv needs an interpreter, and this machine may not have the image's Python."""
+        system = _uv_platform(build, self._chooser.build_image(build))
+        return Resolver(sys.executable, ("--python-version", str(python), "--python-platform", system))
+
+    def images(self, build: Build, log: Path) -> dict[str, str]:
+        """See `Executor.images`."""
+        found: dict[str, str] = {}
+        images: list[tuple[BuildImage | RuntimeImage, list[str]]] = [(self._chooser.build_image(build), [])]
+        for cell in build.serves:
+            index = self.environments.torch_index(cell.torch, cell.cuda)
+            images.append((self._chooser.runtime_image(cell), index))
+        for image, index in images:
+            tag = ensure_image(self.engine, self._store, image, log=log, index=index)
+            found |= {name: self.engine.base_id(name) for name in (tag, *image.bases)}
+        return found
 
     def _remove_orphans(self) -> None:
         """Remove the containers that killed runs left behind; once in a run."""

@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import os
 import re
+import sys
 import tempfile
 import time
 import tomllib
@@ -35,6 +36,7 @@ from builder.wheels.toolchain.uv import (
     index_setting,
     is_offline,
     network_hints,
+    uv_error,
     uv_variables,
 )
 
@@ -90,6 +92,29 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
         sentence, hint = f"uv found the {kind} but returned no address", index_setting(index)
         raise MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=[hint])
     return found
+
+
+def locate_all(
+    requirements: Sequence[str], *arguments: str, index: Sequence[str], python: str = sys.executable
+) -> list[Location]:
+    """The files of an index that uv would install for these requirements: of each package its wheel, or its source.
+
+    `arguments`, `index` and `python` are as in `compile_captured`. Raises the errors of `uv_error`.
+    """
+    with tempfile.TemporaryDirectory() as empty:
+        folder, log = Path(empty, "work"), Path(empty, "log")
+        folder.mkdir()
+        options = ["--format=pylock.toml", *arguments]
+        done = compile_captured("\n".join(requirements), options, folder=folder, index=index, python=python)
+        if done.returncode:
+            log.write_text(done.stderr)
+            raise uv_error(done.returncode, log, 0, requirements, index)
+        found = list[Location]()
+        for one in tomllib.loads(done.stdout).get("packages", ()):
+            entry = next(iter(one.get("wheels", ())), None) or one.get("sdist") or one.get("archive", {})
+            if "archive" not in one or "url" in entry:  # a file that the requirements name needs no download
+                found.append(_location(entry, empty, str(one.get("version", ""))))
+        return found
 
 
 def _index_url(place: str) -> str:

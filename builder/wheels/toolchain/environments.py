@@ -155,8 +155,12 @@ class Environments:
 
     def locked(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> tuple[str, ...] | None:
         """The locked versions of such an environment; None before its first resolution."""
+        return _locked(self.record(python, requirements, index=index))
+
+    def record(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> Path:
+        """The file with the locked versions of such an environment."""
         key = _key(self.interpreter(python).version, requirements, index)
-        return _locked(self.store.root / "envs" / f"{key}.json")
+        return self.store.root / "envs" / f"{key}.json"
 
     def changes(self, environment: Environment) -> list[str]:
         """What a program did to the packages of an environment, such as `installed numpy==2.0`; empty: nothing.

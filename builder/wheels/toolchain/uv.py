@@ -15,7 +15,7 @@ import uv
 
 from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError, mask_credentials
-from builder.images.network import INDEX_SETTINGS, package_settings, prepend_index
+from builder.images.network import INDEX_SETTINGS, package_settings, prepend_index, saved_folder
 from builder.matrix.axes import Torch
 from builder.matrix.compat import Compat
 from builder.process import log_size, run, text_since
@@ -62,6 +62,8 @@ def index_setting(index: Sequence[str] = ()) -> str:
 
 def network_hints() -> list[str]:
     """What the variables of the shell have to do with a download that failed, without credentials; often nothing."""
+    if folder := saved_folder():
+        return [f"`buildfarm store save {folder}`, on a machine with a network, adds what the folder lacks"]
     offline = package_settings().get("UV_OFFLINE", "")
     hints = [f"UV_OFFLINE={offline} forbids uv to use the network: unset it"] if is_offline() else []
     name = next((name for name in _PROXIES if os.environ.get(name)), "")
@@ -131,14 +133,15 @@ class UvRun:
 
 
 def compile_captured(
-    requirements: str, arguments: Sequence[str], *, folder: Path, index: Sequence[str]
+    requirements: str, arguments: Sequence[str], *, folder: Path, index: Sequence[str], python: str = sys.executable
 ) -> subprocess.CompletedProcess[str]:
     """Resolve requirements, one per line, with `uv pip compile`; stdout and stderr are captured.
 
-    `folder` is the working directory; it should be empty, because uv reads the pyproject.toml there.
+    `folder` is the working directory; it should be empty, because uv reads the pyproject.toml there. `python` is the
+    interpreter that uv resolves with.
     """
     return subprocess.run(
-        [find_uv(), *_COMPILE, "--color=never", f"--python={sys.executable}", *arguments, "-"],
+        [find_uv(), *_COMPILE, "--color=never", f"--python={python}", *arguments, "-"],
         cwd=folder,
         env=uv_variables(index),
         input=requirements,
@@ -158,6 +161,11 @@ def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], in
     """Why uv failed, read from the log after its first `start` bytes; `status` is negative for a signal."""
     if status < 0:
         return MachineFaultError(f"uv was killed by signal {-status}", Code.KILLED, stage="environment", log=log)
+    if folder := saved_folder():
+        from builder.images.saved import damage_of  # noqa: PLC0415 - loads slowly
+
+        if damage := damage_of(folder):
+            return damage
     output = text_since(log, start)
     wanted = ", ".join(requirements)
     where = index_setting(index)
@@ -167,7 +175,8 @@ def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], in
     if reports("unreachable", output) or reports("fetch-failed", output):
         return _unreachable("the package index cannot be reached", output, wanted, index, log)
     if is_offline() and _NOT_CACHED.search(output):
-        return _unreachable("a package is not in uv's cache, and uv is offline", output, wanted, index, log)
+        where = "the saved folder" if saved_folder() else "uv's cache, and uv is offline"
+        return _unreachable(f"a package is not in {where}", output, wanted, index, log)
     if newer := reports("newer-glibc", output):
         tags = " or ".join(re.findall(r"'(\w+)'", newer["tags"]))
         return MissingToolError(

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import sys
 import sysconfig
 import tarfile
@@ -13,9 +14,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from builder.commands.saving import Saver
 from builder.errors import Exit, MissingToolError
+from builder.images.network import SAVED
+from builder.images.saved import Saved
 from builder.store import Store
+from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain import machine
+from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.machine import Pythons
 from builder.wheels.toolchain.uv import find_uv
 from tests.unit import loopback
@@ -105,6 +111,24 @@ def test_a_missing_python_comes_from_the_mirror(
         monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
         assert Pythons(store).obtain(PYTHON) == found, "it is on this machine now"
     assert not (Path.home() / ".local" / "bin" / f"python{PYTHON}").is_relative_to(tmp_path)
+
+
+@pytest.mark.usefixtures("bare_machine", "offered")
+def test_a_missing_python_comes_from_a_saved_folder(
+    archive: Path, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mirror, folder = tmp_path / "mirror" / "20260101", tmp_path / "saved"
+    mirror.mkdir(parents=True)
+    (mirror / NAME).hardlink_to(archive)
+    monkeypatch.setenv("UV_PYTHON_INSTALL_MIRROR", mirror.parent.as_uri())
+    environments = Environments(store, "")
+    saver = Saver(folder, Saved(), environments, LocalExecutor(environments))
+    saver.python(PYTHON)
+    saver.write(None)
+    shutil.rmtree(mirror)
+    monkeypatch.setenv(SAVED, str(folder))
+    assert Pythons(store).obtain(PYTHON).path.is_relative_to(tmp_path / "pythons")
+    assert list(Saved.read(folder).files) == [f"pythons/20260101/{NAME}"]
 
 
 @pytest.mark.usefixtures("bare_machine", "offered")
