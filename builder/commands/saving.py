@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 
 from packaging.utils import canonicalize_name
 
-from builder.cli.options import SelectOptions, StoreOptions
+from builder.cli.options import SelectOptions, StoreOptions, architectures
 from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.folders import check_output, open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, PreflightError, UsageError
@@ -32,7 +32,8 @@ from builder.matrix.config import MATRIX, GitSource, Recipe, SdistSource
 from builder.matrix.load import read_plan
 from builder.matrix.plan import Build
 from builder.option import argument, option
-from builder.store import Store, write_atomic, write_if_changed
+from builder.store import Store, project_key, write_atomic, write_if_changed
+from builder.untrusted import remove_tree
 from builder.wheels.job import Executor, Resolver, build_digest, problems_of
 from builder.wheels.sources.git import checkout
 from builder.wheels.sources.index import Location, download, fetch, locate_all
@@ -40,12 +41,16 @@ from builder.wheels.sources.prepare import fetch_sdist, source_digest
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import find_uv, uv_variables
 
+#: What a save that was killed leaves.
+_UNFINISHED = ("files/.fetch-*", "images/.new.*", "pythons/*/.fetch-*", "store/sources/git/.tar-*")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SaveOptions(SelectOptions, StoreOptions):
     """The options of `buildfarm store save`."""
 
     folder: Path = argument("The folder. A later save adds to it.", "DIR")
+    arch: list[str] | None = None
     matrix: Path = MATRIX
     executor: Literal["auto", "local", "docker"] = option("The executor, as for `buildfarm build`.", default="auto")
     sign: Path | None = option("Sign the list of the files with this private key of SSH.", "KEY")
@@ -58,7 +63,7 @@ def save(options: SaveOptions) -> None:
         buildfarm store save saved --torch 2.11 --cuda 13.0
         buildfarm store save saved --executor docker --sign ~/.ssh/id_ed25519
     """
-    matrix, recipes, plan = read_plan(options.matrix, options.select)
+    matrix, recipes, plan = read_plan(options.matrix, options.select, architectures(options.arch))
     store = open_store(options.store)
     environments = Environments(store, matrix.torch_index)
     executor = choose_executor(RunSettings(matrix, options.executor), plan.builds, environments)
@@ -66,10 +71,13 @@ def save(options: SaveOptions) -> None:
         raise problems[0] if len(problems) == 1 else PreflightError(problems)
     folder = options.folder.absolute()
     check_output(folder, "DIR")
-    saver = Saver(folder, Saved.read(folder) if (folder / LIST).exists() else Saved(), environments, executor)
-    for build in plan.builds:
-        saver.build(build, recipes[build.extension].of(build.torch, build.cuda))
-    saver.write(options.sign)
+    with store.lock(f"save-{project_key(folder)}", on_wait=lambda who: print_line(f"waiting for {who}")):
+        for left in (path for pattern in _UNFINISHED for path in [*folder.glob(pattern)]):
+            remove_tree(left) if left.is_dir() else left.unlink()
+        saver = Saver(folder, Saved.read(folder) if (folder / LIST).exists() else Saved(), environments, executor)
+        for build in plan.builds:
+            saver.build(build, recipes[build.extension].of(build.torch, build.cuda))
+        saver.write(options.sign)
     files = saver.saved.files
     total, new = sum(size for _, size in files.values()), sum(files[name][1] for name in saver.new)
     text = (

@@ -219,7 +219,7 @@ def save_images(names: Sequence[str], folder: Path) -> list[ArchiveEntry]:
         with suppress(tarfile.ReadError), tarfile.open(fileobj=program.stdout, mode="r|") as archive:
             for entry in archive:
                 content = ""
-                if (stream := archive.extractfile(entry)) and entry.isreg():
+                if entry.isreg() and (stream := archive.extractfile(entry)):
                     content = f"images/{_keep(stream, folder / 'images')}"
                 members.append(ArchiveEntry(entry.name, entry.type.decode(), entry.linkname, content))
         _, errors = program.communicate()
