@@ -50,6 +50,12 @@ def coded(code: Code) -> Callable[[BaseException], bool]:
     return lambda error: isinstance(error, BuildfarmError) and error.code is code
 
 
+def cell_python() -> Python:
+    """The Python of cells with a real torch: one for all tests, which share its torch and torch's bytecode."""
+    shared = Python(3, 12)
+    return shared if find_python(shared) else Python(*sys.version_info[:2])
+
+
 def needs_images(*images: str) -> None:
     """Docker with buildx and these images, or what `lacking` makes of it."""
     engine = Engine()

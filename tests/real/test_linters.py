@@ -1,5 +1,6 @@
 """hadolint, zizmor, actionlint and GitHub's schema accept the Dockerfiles and workflows that buildfarm writes."""
 
+import re
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -27,8 +28,11 @@ def linted(texts: dict[str, str], folder: Path) -> str:
 
 
 def test_hadolint_accepts_every_file(tmp_path: Path) -> None:
-    texts = {name.replace(" ", "-"): text for name, text in every_file().items()}
-    assert linted(texts, tmp_path) == ""
+    """Of the files that differ only in versions and digests, it reads one: it has no rule about their values."""
+    values = re.compile(r"\b[0-9a-f]{64}\b|\d+(\.\d+)*")
+    texts = {values.sub("0", text): (name.replace(" ", "-"), text) for name, text in every_file().items()}
+    assert len(texts) > 10
+    assert linted(dict(texts.values()), tmp_path) == ""
 
 
 def test_hadolint_reports_findings(tmp_path: Path) -> None:
