@@ -291,6 +291,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[STORE] = str(_made[0])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The main job downloads torch and a toolkit; meanwhile, the other worker has tests that need neither."""
+    items.sort(key=lambda item: item.path.name != "test_main_job.py")
+
+
 def pytest_unconfigure() -> None:
     """Delete it."""
     while _made:
