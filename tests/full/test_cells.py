@@ -225,17 +225,14 @@ def test_torchvisions_official_wheel(
     assert list(interpreter.parent.parent.glob("lib/python3.12/site-packages/torchvision/_C.so"))
 
 
-@pytest.fixture(scope="module")
-def installed(dists: dict[str, Path], venv_of_module: Callable[..., Path], python_of: Callable[[str], Path]) -> Path:
-    """An environment with torch and the wheel, without buildfarm."""
-    return venv_of_module(python_of("3.12"), "torch==2.11.0", "numpy", str(wheel_of(dists["ms_deform_attn"])))
-
-
 #: Package indexes that do not answer, as on a machine without a network.
 OFFLINE = {"UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple", "PIP_INDEX_URL": "http://127.0.0.1:1/simple"}
 
 
-def test_one_file_on_a_machine_with_only_torch(installed: Path, farm: Farm, tmp_path: Path) -> None:
+def test_one_file_on_a_machine_with_only_torch(
+    dists: dict[str, Path], venv: Callable[..., Path], python_of: Callable[[str], Path], farm: Farm, tmp_path: Path
+) -> None:
+    installed = venv(python_of("3.12"), "torch==2.11.0", "numpy", str(wheel_of(dists["ms_deform_attn"])))
     farm("smoke", "--ext", "ms_deform_attn", "--pack", tmp_path / "gate.pyz").ok()
     done = run(
         installed, "-I", tmp_path / "gate.pyz", "--json", cwd=tmp_path, env={**OFFLINE, "PATH": "/usr/bin:/bin"}
