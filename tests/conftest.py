@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -48,6 +48,12 @@ def lacking(what: str) -> NoReturn:
 def coded(code: Code) -> Callable[[BaseException], bool]:
     """For `check` of pytest.raises: whether an error has this code. The transcripts have the texts."""
     return lambda error: isinstance(error, BuildfarmError) and error.code is code
+
+
+def cell_python() -> Python:
+    """The Python of cells with a real torch: one for all tests, which share its torch and torch's bytecode."""
+    shared = Python(3, 12)
+    return shared if find_python(shared) else Python(*sys.version_info[:2])
 
 
 def needs_images(*images: str) -> None:
@@ -228,40 +234,22 @@ def python_of() -> Callable[[str], Path]:
     return find
 
 
-@contextmanager
-def _environments(root: Path) -> Iterator[Callable[..., Path]]:
-    """Fresh environments by uv, deleted afterwards (a torch is 4 GB, though linked from uv's cache)."""
+@pytest.fixture
+def venv(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Makes environments by uv, deleted after the test (a torch is 4 GB, though linked from uv's cache)."""
     made: list[Path] = []
 
     def make(interpreter: Path, *requirements: str) -> Path:
-        folder = root / f"env{len(made)}"
+        folder = tmp_path / f"env{len(made)}"
         made.append(folder)
-        for words in (
-            ("venv", "--python", str(interpreter), str(folder)),
-            ("pip", "install", "--python", str(folder / "bin/python"), *requirements),
-        ):
-            if words[0] == "pip" and not requirements:
-                continue
-            run(find_uv(), *words).ok()
+        run(find_uv(), "venv", "--python", interpreter, folder).ok()
+        if requirements:
+            run(find_uv(), "pip", "install", "--python", folder / "bin/python", *requirements).ok()
         return folder / "bin" / "python"
 
     yield make
     for folder in made:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def venv(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Makes an environment with these requirements; it lives as long as the test."""
-    with _environments(tmp_path) as make:
-        yield make
-
-
-@pytest.fixture(scope="module")
-def venv_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
-    """The same, for the tests of one module together."""
-    with _environments(tmp_path_factory.mktemp("environments")) as make:
-        yield make
 
 
 _made: list[Path] = []
@@ -283,6 +271,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if STORE not in os.environ and not hasattr(config, "workerinput"):
         _made.append(Path(tempfile.mkdtemp(prefix="buildfarm-test-store-")))
         os.environ[STORE] = str(_made[0])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The main job downloads torch and a toolkit; meanwhile, the other worker has tests that need neither."""
+    items.sort(key=lambda item: item.path.name != "test_main_job.py")
 
 
 def pytest_unconfigure() -> None:

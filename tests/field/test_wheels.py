@@ -18,7 +18,7 @@ from builder.wheelfile.facts import read_facts
 from builder.wheels.repair.relabel import Label
 from builder.wheels.repair.repair import repair
 from builder.wheels.toolchain.uv import find_uv
-from tests.conftest import Farm, run
+from tests.conftest import Farm, cell_python, run
 from tests.fixtures.compiled import compiled
 from tests.fixtures.zip_archives import ARCHIVES
 from tests.unit.loopback import w0
@@ -338,8 +338,8 @@ def test_8_and_15_in_a_cell(farm: Farm, store: Path, tmp_path: Path) -> None:
     load = b"import ctypes, os\nctypes.CDLL(os.path.join(os.path.dirname(__file__), 'libx.so.1'))\n"
     files = {"t15/__init__.py": load} | copies
     fifteen = w0(tmp_path, "t15", "1.0", "py3-none-manylinux_2_34_x86_64", files, requires=("torch",))
-    python = "{}.{}".format(*sys.version_info)
-    (tmp_path / "matrix.yaml").write_text(f"torch: [2.11]\ncuda: [13.0]\npython: [{python}]\nextensions: []\n")
+    matrix = f"torch: [2.11]\ncuda: [13.0]\npython: [{cell_python()}]\nextensions: []\n"
+    (tmp_path / "matrix.yaml").write_text(matrix)
     done = farm("smoke", eight, fifteen, "--store", store, "--json", cwd=tmp_path)
     assert done.code == Exit.OK, done.all
     for result in json.loads(done.out):

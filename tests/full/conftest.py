@@ -16,21 +16,14 @@ TORCHES = {"2.11.0": "3.12", "2.15.0": "3.13"}
 
 
 @pytest.fixture(scope="session")
-def sample_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The sample extensions, compiled and zipped."""
-    folder = tmp_path_factory.mktemp("gate_samples")
-    return [build_wheel(folder, name) for name in LIBRARIES]
-
-
-@pytest.fixture(scope="session")
-def gate_python(
-    store: Path, sample_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
+def gate_python(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The interpreter of an environment with a torch and every sample extension."""
+    samples = tmp_path_factory.mktemp("gate_samples")
+    wheels = [build_wheel(samples, name) for name in LIBRARIES]
 
     @cache
     def make(torch: str) -> Path:
         folder = tmp_path_factory.mktemp("gate-environment") / f"torch-{torch}"
-        return make_environment(store, folder, torch, TORCHES[torch], sample_wheels)
+        return make_environment(store, folder, torch, TORCHES[torch], wheels)
 
     return make

@@ -1,7 +1,10 @@
 """hadolint, zizmor, actionlint and GitHub's schema accept the Dockerfiles and workflows that buildfarm writes."""
 
+import re
 import subprocess
 import sysconfig
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,8 +30,14 @@ def linted(texts: dict[str, str], folder: Path) -> str:
 
 
 def test_hadolint_accepts_every_file(tmp_path: Path) -> None:
-    texts = {name.replace(" ", "-"): text for name, text in every_file().items()}
-    assert linted(texts, tmp_path) == ""
+    """Of the files that differ only in versions, tags such as cp312 and cu130, and digests, it reads one.
+
+    Other numbers count: it has a rule about the user 0.
+    """
+    values = re.compile(r"\b[0-9a-f]{64}\b|\d+([.-]\d+)+|(?<=cp)\d+|(?<=cu)\d+")
+    texts = {values.sub("0", text): (name.replace(" ", "-"), text) for name, text in every_file().items()}
+    assert len(texts) > 15
+    assert linted(dict(texts.values()), tmp_path) == ""
 
 
 def test_hadolint_reports_findings(tmp_path: Path) -> None:
@@ -83,34 +92,27 @@ def test_linters_accept_the_workflows_of_this_repository(tmp_path: Path) -> None
     assert actionlint(tmp_path, *paths) == ""
 
 
+PLAN = 'buildfarm plan --github "$SCOPE"'
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "finding"),
+    ("linter", "old", "new", "finding"),
     [
-        ("        with:\n          persist-credentials: false\n", "", "artipacked"),
-        (ACTIONS["checkout"], "actions/checkout@v7", "unpinned-uses"),
-        ("  pull_request:\n", "  pull_request_target:\n", "dangerous-triggers"),
-        ("contents: read", "contents: write", "excessive-permissions"),
-        ('buildfarm plan --github "$SCOPE"', "buildfarm plan --github ${{ github.head_ref }}", "template-injection"),
-        ('buildfarm plan --github "$SCOPE"', "buildfarm plan --github ${{ inputs.select }}", "template-injection"),
+        ("zizmor", "        with:\n          persist-credentials: false\n", "", "artipacked"),
+        ("zizmor", ACTIONS["checkout"], "actions/checkout@v7", "unpinned-uses"),
+        ("zizmor", "  pull_request:\n", "  pull_request_target:\n", "dangerous-triggers"),
+        ("zizmor", "contents: read", "contents: write", "excessive-permissions"),
+        ("zizmor", PLAN, "buildfarm plan --github ${{ github.head_ref }}", "template-injection"),
+        ("zizmor", PLAN, "buildfarm plan --github ${{ inputs.select }}", "template-injection"),
+        ("actionlint", "needs.plan.outputs.jobs", "needs.plan.outputs.job", 'property "job" is not defined'),
+        ("schema", "runs-on:", "runs_on:", "runs_on"),
     ],
 )
-def test_zizmor_reports_each_defect(project: Path, old: str, new: str, finding: str) -> None:
+def test_a_linter_reports_each_defect(project: Path, linter: str, old: str, new: str, finding: str) -> None:
     written(project)
     path = project / ".github" / "workflows" / "buildfarm.yml"
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    assert finding in zizmor(path)
-
-
-def test_actionlint_reports_an_output_that_does_not_exist(project: Path) -> None:
-    written(project)
-    path = project / ".github" / "workflows" / "buildfarm.yml"
-    path.write_text(path.read_text().replace("needs.plan.outputs.jobs", "needs.plan.outputs.job"))
-    assert 'property "job" is not defined' in actionlint(project, path)
-
-
-def test_the_schema_reports_a_wrong_key(project: Path) -> None:
-    written(project)
-    path = project / ".github" / "workflows" / "buildfarm.yml"
-    path.write_text(path.read_text().replace("runs-on:", "runs_on:"))
-    assert "runs_on" in schema(path)
+    linters: dict[str, Callable[[Path], str]] = {"zizmor": zizmor, "schema": schema}
+    linters["actionlint"] = partial(actionlint, project)
+    assert finding in linters[linter](path)

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import re
 import shutil
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +15,13 @@ import pytest
 
 from builder.wheelfile.facts import read_facts
 from builder.wheels.toolchain.uv import find_uv
-from tests.conftest import BUILDFARM, ROOT, Farm, run, wheel_of
+from tests.conftest import BUILDFARM, ROOT, Farm, cell_python, run, wheel_of
 from tests.fixtures.built_cells import CALL
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-#: One cell, under the Python that runs the tests, and one architecture.
-PYTHON = "{}.{}".format(*sys.version_info)
+#: One cell, and one architecture.
+PYTHON = str(cell_python())
 SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", PYTHON, "--ext", "ms_deform_attn", "--arch", "9.0")
 
 
@@ -44,39 +43,22 @@ def test_one_wheel_with_its_report_and_index(built: Path) -> None:
     verdicts = {(p["check"], p["verdict"]) for p in entry["proofs"]}
     assert ("gpu-values", "not run") in verdicts
     assert ("gpu-values", "passed") not in verdicts
-    for check in (
-        "payload",
-        "tags",
-        "metadata",
-        "grafted",
-        "abi3",
-        "stable-abi",
-        "device-code",
-        "linkage",
-        "import",
-        "ops",
-        "values",
-        "gradients",
-        "fake",
-        "compile",
-    ):
+    of_file = ("payload", "tags", "metadata", "grafted", "abi3", "stable-abi", "device-code", "linkage")
+    for check in (*of_file, "import", "ops", "values", "gradients", "fake", "compile"):
         assert (check, "passed") in verdicts, (check, verdicts)
     assert not [v for v in verdicts if v[1] == "failed"]
 
 
-@pytest.mark.parametrize("program", ["pip", "uv"])
-def test_it_is_installed_and_runs(
-    built: Path, venv: Callable[..., Path], python_of: Callable[[str], Path], program: str
-) -> None:
+def test_it_is_installed_and_runs(built: Path, venv: Callable[..., Path], python_of: Callable[[str], Path]) -> None:
+    """Each program installs it into the same environment; uv removes what the other one installed."""
     interpreter = venv(python_of(PYTHON), "torch==2.11.0", "numpy", "pip")
-    wheels = ("--no-index", "--find-links", built, "ms_deform_attn")
-    installer = {
-        "pip": (interpreter, "-m", "pip", "install"),
-        "uv": (find_uv(), "pip", "install", "--python", interpreter),
-    }[program]
-    run(*installer, *wheels, env={"PIP_FIND_LINKS": ""}).ok()
-    answer = run(interpreter, "-I", "-c", CALL, cwd=built).ok()
-    assert json.loads(answer.out)["torch"].startswith("2.11.0")
+    uv = (find_uv(), "pip", "install", "--python", interpreter, "--reinstall-package", "ms_deform_attn")
+    for installer, name in (((interpreter, "-m", "pip", "install"), "pip"), (uv, "uv")):
+        run(*installer, "--no-index", "--find-links", built, "ms_deform_attn", env={"PIP_FIND_LINKS": ""}).ok()
+        answer = json.loads(run(interpreter, "-I", "-c", CALL, cwd=built).ok().out)
+        assert answer["torch"].startswith("2.11.0")
+        info = next(Path(answer["file"]).parents[1].glob("ms_deform_attn-*.dist-info"))
+        assert (info / "INSTALLER").read_text().strip() == name
 
 
 def test_an_edited_source_rebuilds_only_what_depends_on_it(

@@ -244,15 +244,6 @@ def compiled_by_nvrtc(packages: Path, arch: str) -> Ran:
     return run(sys.executable, "-c", NVRTC, library, arch, env=env)
 
 
-@pytest.fixture(scope="module")
-def nvrtc_12_8(tmp_path_factory: pytest.TempPathFactory, python_of: Callable[[str], Path]) -> Path:
-    """A folder with the NVRTC of CUDA 12.8, from the package index."""
-    folder = tmp_path_factory.mktemp("nvrtc") / "packages"
-    wanted = ("--no-deps", "--target", folder, "nvidia-cuda-nvrtc-cu12==12.8.93")
-    run(find_uv(), "pip", "install", "--python", python_of(PYTHON), *wanted).ok()
-    return folder
-
-
 def test_verify_finds_a_gpu_without_code(sound: Built, verify: Callable[..., Ran]) -> None:
     done = verify(sound.wheel, "--gpu", "H100")
     assert done.code == 1, done.all
@@ -275,12 +266,14 @@ def test_doctor_finds_the_installed_wheel(environment: Path, doctor: Callable[..
     doctor(environment, "A100").ok()
 
 
-def test_nvrtc_says_what_users_saw(nvrtc_12_8: Path, with_torch: Environment) -> None:
+def test_nvrtc_says_what_users_saw(with_torch: Environment, python_of: Callable[[str], Path], tmp_path: Path) -> None:
     """The real NVRTC of CUDA 12.8 does not know the B300, that of CUDA 13.0 does: as doctor's cure says."""
-    refused = compiled_by_nvrtc(nvrtc_12_8, "sm_103")
+    wanted = ("--no-deps", "--target", tmp_path, "nvidia-cuda-nvrtc-cu12==12.8.93")
+    run(find_uv(), "pip", "install", "--python", python_of(PYTHON), *wanted).ok()
+    refused = compiled_by_nvrtc(tmp_path, "sm_103")
     assert refused.code != 0
     says(refused.out, "nvrtc: error: invalid value for --gpu-architecture (-arch)", GPU_PAGE)
-    for packages, arch in ((nvrtc_12_8, "sm_100"), (with_torch.site_packages, "sm_103")):
+    for packages, arch in ((tmp_path, "sm_100"), (with_torch.site_packages, "sm_103")):
         compiled_by_nvrtc(packages, arch).ok()
 
 

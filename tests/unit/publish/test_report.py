@@ -414,12 +414,6 @@ def every_proof(cell: Cell) -> tuple[Proof, ...]:
     return tuple(Proof("ab", cell, check, NOT_RUN if check.on_gpu else PASSED) for check in Check)
 
 
-@pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal of 80 columns."""
-    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 80)
-
-
 def test_a_build_has_a_line_for_its_wheel_and_one_for_its_figures(stored: StoredBuild) -> None:
     lines = build_text(Path("dist"), PLAN, [result(stored, every_proof(CELLS[0]), reused=True)]).splitlines()
     assert lines[0] == stored.wheel.name
@@ -427,8 +421,8 @@ def test_a_build_has_a_line_for_its_wheel_and_one_for_its_figures(stored: Stored
     assert lines[1] == f"  5 KiB, 3 cells; checks: {passed} passed, 0 failed, 5 not run; GPU: not run; reused"
 
 
-@pytest.mark.usefixtures("narrow")
-def test_several_cells_have_a_line_each_and_so_has_what_was_not_run() -> None:
+def test_several_cells_have_a_line_each_and_so_has_what_was_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 80)
     lines = smoke_text([SmokeResult(WHEEL, cell, every_proof(cell), None) for cell in CELLS]).splitlines()
     assert lines[0] == WHEEL
     assert [each.split(": ")[0] for each in lines[1:4]] == [f"  {cell}" for cell in CELLS]

@@ -369,10 +369,7 @@ def test_all_missing_images_are_reported(
     monkeypatch.setattr(DockerExecutor, "resolve", lambda *_: [])
     absent = Cell.parse("torch2.12.0-cu130-cp311")
     problems = executor.problems([BUILD, build_for(absent), build_for(absent)], {})
-    assert sorted(problem.where for problem in problems) == [
-        "bookworm:absent",
-        "pythons:1",
-    ]
+    assert sorted(problem.where for problem in problems) == ["bookworm:absent", "pythons:1"]
     assert len(fake.pulled) == 2
     assert {problem.exit_code for problem in problems} == {Exit.TOOL_MISSING}
 
