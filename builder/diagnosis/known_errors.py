@@ -25,8 +25,9 @@ SECTIONS = ("removed_from_torch", "missing_include", "removed_from_cuda", "compi
 #: How gcc, clang and nvcc say that they do not know a name; every quote is written '.
 _UNKNOWN_NAME = (
     r"'(?:\w+::)*(?P<name>{names})(?:\(.*\))?'"
-    r" (?:was not declared|has not been declared|does not name a type|is not a member of)"
-    r"|(?:identifier|unknown type name|has no member|has no member named|no member named|no type named)"
+    r" (?:was not declared|has not been declared|undeclared|does not name a type|is not a member of)"
+    r"|(?:identifier|unknown type name|has no member|has no member named|no member named|no type named"
+    r"|implicit declaration of function)"
     r" '(?:\w+::)*(?P<member>{names})'"
 )
 #: How they say that they do not find a header.

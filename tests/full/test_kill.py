@@ -1,6 +1,7 @@
 """kill -9 during a build, and the main job made again in another store: equal bit for bit."""
 
 import multiprocessing
+import shutil
 import subprocess
 import sys
 import time
@@ -18,11 +19,15 @@ from builder.wheelfile.facts import read_facts
 from tests.conftest import Farm, owned
 from tests.fixtures.built_cells import changed_sections
 from tests.fixtures.killed import seeded, together
-from tests.fixtures.small_project import small_project
+from tests.fixtures.small_project import MODULE, RECIPE, small_project
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--ext", "ms_deform_attn")
+
+
+#: A macro that torch 1.5 renamed; the cure writes the new name.
+OLD = f"#define TORCH_CHECK 42\n{MODULE.format(answer='AT_CHECK')}"
 
 
 def build(options: BuildOptions) -> None:
@@ -30,20 +35,39 @@ def build(options: BuildOptions) -> None:
     sys.exit(max(result.exit for result in run_build(options)[1]))
 
 
-def test_two_hundred_kills_at_random_moments_of_a_small_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 40 sources, each run after five killed ones completes; prints the tenth of a run and what the kill left."""
+@pytest.mark.parametrize("old", [False, True], ids=["one-cell", "cured-in-two-cells"])
+def test_kills_at_random_moments_of_a_small_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
+    """200 and 50 kills: of each source, the run after five killed ones completes; prints what the kills left.
+
+    An `old` source does not compile without a cure, and its wheels for two Pythons are built and tested side by side.
+    """
     random, table, process = seeded(), Counter[tuple[int, str]](), multiprocessing.get_context("fork").Process
     with small_project(tmp_path / "project", monkeypatch) as project:
-        package, store, options = project.recipe("tiny"), Store(project.store), project.options()
-        project.matrix("tiny")
+        package = project.recipe("tiny", source=OLD if old else None)
+        store, options, recipe = Store(project.store), project.options(), package.parents[1] / "extension.yaml"
+        project.matrix("tiny", python="3.11, 3.12" if old else "")
+
+        def write(text: str) -> None:
+            (package / "__init__.py").write_text(text)
+            if old:
+                shutil.rmtree(recipe.parent / "patches", ignore_errors=True)
+                recipe.write_text(RECIPE.format(name="tiny", cuda="optional", more="").replace("{path: src}", commit()))
+
+        def commit() -> str:
+            git = ["git", "-C", str(package.parent), "-c", "user.name=a", "-c", "user.email=a@b.example"]
+            for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--allow-empty", "--message=one"]):
+                subprocess.run([*git, *words], check=True)
+            revision = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+            return f"{{git: '{package.parent.as_uri()}', revision: {revision.strip()}}}"
+
         for content in ("", "number = -1\n"):  # the first one also makes the environments
-            (package / "__init__.py").write_text(content)
+            write(content)
             started = time.monotonic()
             assert together(build, [[options]]) == [Exit.OK]
             seconds = time.monotonic() - started
-        for number in range(240):
+        for number in range(60 if old else 240):
             if number % 6 == 0:
-                (package / "__init__.py").write_text(f"number = {number}\n")
+                write(f"number = {number}\n")
             run, moment = process(target=build, args=(options,)), random.uniform(0, seconds)
             run.start()
             if number % 6 < 5:
@@ -56,9 +80,10 @@ def test_two_hundred_kills_at_random_moments_of_a_small_build(tmp_path: Path, mo
                 left = "in dist" if whole[-1] else "in the store" if any(whole) else "no wheel"
                 table[int(10 * moment / seconds), left] += 1
                 continue
-            assert (run.exitcode, whole[-1]) == (Exit.OK, True)
+            assert (run.exitcode, whole[-1 - old :]) == (Exit.OK, [True] * (1 + old))
             assert not owned(store.owner("")), "nothing runs on"
             assert not list((store.root / "work").iterdir()), "scratch folders of killed runs are deleted"
+            assert ("patches" in recipe.read_text()) is old
     print(*sorted(table.items()), sep="\n")
 
 

@@ -168,6 +168,8 @@ def test_names_are_found_in_the_words_of_every_compiler(row: dict[str, list[str]
     for name in row["names"]:
         for message in (
             f"a.cpp:1:1: error: ‘{name}’ was not declared in this scope",
+            f"a.c:1:1: error: ‘{name}’ undeclared (first use in this function)",
+            f"a.c:1:1: error: implicit declaration of function ‘{name}’",
             f"a.cpp:1:1: error: ‘{name}’ does not name a type",
             f"a.cpp:1:1: error: ‘class at::Tensor’ has no member named ‘{name}’",
             f"a.cpp:1:1: error: use of undeclared identifier '{name}'",
