@@ -55,8 +55,7 @@ SHARED: dict[str, Field[Any]] = {
         "Also append the report of the run to FILE as Markdown, for example to $GITHUB_STEP_SUMMARY.", "FILE"
     ),
     "require": option(
-        "Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both."
-        " cpu,verify: also, no check of `verify` was left out.",
+        "Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both.",
         "LEVELS",
     ),
 }
