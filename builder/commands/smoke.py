@@ -130,7 +130,6 @@ class SmokeOptions(SelectOptions, RunOptions):
         "local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
         default="local",
     )
-    no_pull: bool = False
     dist: Path = option("Folder whose wheels are tested if no WHEEL is given.", "DIR", default=DIST)
     summary: Path | None = None
 
@@ -178,7 +177,7 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     matrix = matrix_or_options(options.matrix, options.select, wheels)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
-    cells = cell_environments(options.executor, matrix, store, pull=not options.no_pull)
+    cells = cell_environments(options.executor, matrix, store)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress = finder.find(wheels, options.dist), Progress()
     results = Results(store, targets)

@@ -61,7 +61,6 @@ class BuildOptions(WorkersOptions, SelectOptions, RunOptions):
         "auto: local if the CUDA toolkit is on this machine or on the package index, else docker.",
         default="auto",
     )
-    no_pull: bool = False
     jobs: int | None = None
     minor_mismatch: bool = flag(
         "Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the toolkit.",
@@ -159,13 +158,8 @@ def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult], str]:
 def _run(options: BuildOptions, matrix: Matrix, recipes: dict[str, Recipe], plan: Plan, store: Store) -> BuildRun:
     """The run on this machine, or on the workers of a scheduler."""
     environments = Environments(store, matrix.torch_index)
-    settings = RunSettings(
-        matrix,
-        options.executor,
-        options.minor_mismatch,
-        compiler_cache=not options.no_compiler_cache,
-        pull=not options.no_pull,
-    )
+    cached = not options.no_compiler_cache
+    settings = RunSettings(matrix, options.executor, options.minor_mismatch, compiler_cache=cached)
     if options.scheduler:
         from builder.commands.distributed.client import RemoteRun  # noqa: PLC0415 - imports Dask
 
@@ -174,7 +168,7 @@ def _run(options: BuildOptions, matrix: Matrix, recipes: dict[str, Recipe], plan
     executor = choose_executor(settings, plan.builds, environments)
     # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
     images = matrix if executor.name == "docker" else None
-    prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
+    prover = WheelProver(store, environments, images, again=options.recheck)
     return LocalRun(
         store,
         recipes,
