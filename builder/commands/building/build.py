@@ -129,7 +129,7 @@ def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult], str]:
     check_output(options.dist, "--dist")
     store = open_store(options.store)
     images = [name for rule in matrix.images for name in (rule.image, rule.pythons, rule.runtime)]
-    if sentences := [*untested(installed_versions()).values(), *unsafe_images(images)]:
+    if sentences := [*untested(installed_versions()), *unsafe_images(images)]:
         print_warning("; ".join(sentences))
     run = _run(options, matrix, recipes, plan, store)
     stored = run.stored(plan.builds)

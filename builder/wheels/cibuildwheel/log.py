@@ -9,7 +9,6 @@ from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import DISK_HINT, BuildError, MissingToolError
 from builder.process import complete_lines, text_since
 from builder.progress.display import repeated
-from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE
 from builder.wheels.failures import (
     compile_failure,
@@ -102,9 +101,7 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildError:
     hints = [f"the full output is in {job.log}"]
 
     def error(sentence: str, *ways_out: str, failed: str = stage) -> BuildError:
-        # A failed compile is the source's own. What fails around it may be due to a change of cibuildwheel.
-        others = [] if failed == "compile" else version_hints("cibuildwheel")
-        return BuildError(sentence, stage=failed, log=job.log, hints=[*ways_out, *others, *hints])
+        return BuildError(sentence, stage=failed, log=job.log, hints=[*ways_out, *hints])
 
     if status < 0:
         return error(f"cibuildwheel was killed by signal {-status}")
