@@ -24,13 +24,13 @@ class StoreOptions:
     """The options of a command that reads the store, such as `buildfarm store history`."""
 
     store: Path | None = None
-    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(StoreOptions):
     """The options of a command that builds or checks wheels."""
 
+    as_json: bool = False
     quiet: bool = False
     verbose: bool = False
 

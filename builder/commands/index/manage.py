@@ -6,7 +6,7 @@ import hashlib
 import shlex
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -16,7 +16,7 @@ from packaging.version import Version
 from builder.errors import Code, Exit, UsageError
 from builder.formats import sha256_of
 from builder.gate.amounts import counted
-from builder.log import print_data, print_result
+from builder.log import print_data
 from builder.option import argument, flag, option
 from builder.publish.index.objects import Objects, open_objects, read
 from builder.publish.index.pages import Entry
@@ -39,21 +39,14 @@ class YankOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritePagesOptions:
-    """The options of `buildfarm index write-pages`."""
+class IndexOptions:
+    """The options of `buildfarm index check` and `buildfarm index write-pages`."""
 
     index: str = argument(**_PLACE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(WritePagesOptions):
-    """The options of `buildfarm index check`."""
-
-    as_json: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PruneOptions(CheckOptions):
+class PruneOptions(IndexOptions):
     """The options of `buildfarm index prune`."""
 
     keep: int | None = option("Keep the N newest versions that count, and what is newer. Default: all.", "N", min=1)
@@ -79,7 +72,7 @@ def yank(options: YankOptions) -> None:
         print_data(f"{'unyanked' if options.undo else 'yanked'} {entry.filename}\n")
 
 
-def check(options: CheckOptions) -> Exit:
+def check(options: IndexOptions) -> Exit:
     """Compare every wheel and its METADATA with their hashes, and finish what a killed command left undone.
 
     Examples:
@@ -89,11 +82,11 @@ def check(options: CheckOptions) -> Exit:
     lines = [*(f"finished the interrupted change of {project}" for project in result.finished), *result.faults]
     counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
     lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))
-    print_result("\n".join(lines) + "\n", asdict(result), as_json=options.as_json)
+    print_data("\n".join(lines) + "\n")
     return Exit.FAILED if result.faults else Exit.OK
 
 
-def write_pages(options: WritePagesOptions) -> None:
+def write_pages(options: IndexOptions) -> None:
     """Write all pages again from the records of the wheels: after an update of buildfarm, or if a page was changed.
 
     Examples:
@@ -120,9 +113,8 @@ def prune(options: PruneOptions) -> None:
             repository.remove(name)
         for path in unused:
             repository.objects.delete(path)
-    what, names = "would delete" if options.dry_run else "deleted", [*old, *unused]
-    text = "".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n"
-    print_result(text, {what.replace(" ", "_"): names}, as_json=options.as_json)
+    what = "would delete" if options.dry_run else "deleted"
+    print_data("".join(f"{what} {name}\n" for name in [*old, *unused]) or f"{what} nothing\n")
 
 
 COMMANDS = {"check": check, "write-pages": write_pages, "prune": prune}
