@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class LocalExecutor:
         self.shares_objects = self.compiler_cache = compiler_cache
         self._minor_mismatch = minor_mismatch
         self._packages = tuple(packages)
-        self._warned = False
+        self._warn_once = cache(print_warning)
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[BuildfarmError]:
         """Missing Pythons, headers, toolkits, compilers; if none is missing, packages. Each distinct problem once."""
@@ -125,9 +125,8 @@ class LocalExecutor:
 
     def confined(self, argv: Sequence[str], writable: Sequence[Path]) -> list[str]:
         """The command line that lets a build change files in these folders only; they exist afterwards."""
-        if (weak := weakness()) and not self._warned:
-            self._warned = True
-            print_warning(f"builds can {weak}; use `--executor docker` for sources that you do not trust")
+        if weak := weakness():
+            self._warn_once(f"builds can {weak}; use `--executor docker` for sources that you do not trust")
         for folder in writable:
             folder.mkdir(parents=True, exist_ok=True)
         return confined(argv, writable)
