@@ -247,12 +247,9 @@ class Compat:
     def why_not_cuda(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
         """Return the reason why torch cannot be used with that CUDA, or None if it can."""
         facts = self.torch(torch)
-        has = f"it has {and_list(sorted(facts.variants))}"
-        if cuda in facts.unlisted:
-            reason = f"PyTorch's release notes list no torch {facts.series} wheel for CUDA {cuda}; {has}"
-            return WhyNot("unlisted-torch-wheel", reason)
-        if cuda not in facts.variants:
-            return WhyNot("no-torch-wheel-for-cuda", f"torch {facts.series} was never built for CUDA {cuda}; {has}")
+        if cuda not in facts.variants:  # others, such as a package of a distribution, may have built one
+            reason = f"torch {facts.series} was not released for CUDA {cuda}; it has {and_list(sorted(facts.variants))}"
+            return WhyNot("no-torch-wheel-for-cuda", reason)
         if cuda not in self._toolkits:
             reason = f"torch {facts.series} has a wheel for CUDA {cuda}, but buildfarm's version table lists no toolkit"
             return WhyNot("no-toolkit", f"{reason} of CUDA {cuda}")

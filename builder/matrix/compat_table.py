@@ -148,8 +148,6 @@ class TorchFacts:
     #: For each CUDA that it was built for, the architectures of its official wheel by platform, sorted; a platform
     #: without an entry has no known wheel.
     variants: dict[Cuda, dict[Platform, tuple[Arch, ...]]]
-    #: Variants that only a third party names; the plan never uses them.
-    unlisted: tuple[Cuda, ...]
     #: The variant on the package index.
     default: Cuda
     #: Pythons with wheels for each release, sorted.
@@ -196,7 +194,6 @@ def read_torch(series: str, row: dict[str, Any], gcc_min: int) -> TorchFacts:
             }
             for name, archs in row["variants"].items()
         },
-        unlisted=tuple(map(Cuda.parse, row.get("unlisted", []))),
         default=Cuda.parse(row["default"]),
         pythons={r: tuple(p for p in pythons if p not in ended.get(str(r), ())) for r in releases},
         gcc_min=gcc_min,
