@@ -140,7 +140,7 @@ class Code(StrEnum):
     NO_GPU = "no-gpu"
     #: The named place contains no package index, or no server that `buildfarm serve` started.
     NO_INDEX = "no-index"
-    #: The store has no such run, or several that the text could mean.
+    #: The store has no such run, or none that was started in this folder.
     NO_RUN = "no-run"
     #: No torch release has wheels for the combination of torch, CUDA and Python.
     NO_SUCH_COMBINATION = "no-such-combination"

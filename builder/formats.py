@@ -23,7 +23,7 @@ OPS_FORMAT = 11
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
 VERIFY_FORMAT = 8
 #: What client and workers send each other.
-PROTOCOL = 16
+PROTOCOL = 17
 
 
 def sha256_of(path: Path) -> str:

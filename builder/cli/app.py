@@ -44,7 +44,6 @@ PURPOSES = {
     "resolve": "Find the wheel of an index for a machine, and print the commands that install it.",
     "yank": "Mark wheels of an index as yanked: installers choose them only if their exact version is asked for"
     " (PEP 592).",
-    "unyank": "Undo `yank`.",
     "index": "Check and clean a package index.",
     "verify": "Judge any wheel from its file alone: with which torch, GPUs and systems it works. Executes nothing in"
     " it.",
@@ -58,7 +57,7 @@ PLACES = {
     "build": "building.build",
     "worker": "distributed.worker_command",
     **{name: f"index.{name}" for name in ("publish", "adopt", "relabel", "serve", "token", "resolve")},
-    **dict.fromkeys(("yank", "unyank", "index"), "index.manage"),
+    **dict.fromkeys(("yank", "index"), "index.manage"),
 }
 #: Options that end the list of a command's options, in the opposite order.
 _LAST = ("as_json", "verbose", "quiet", "store")

@@ -26,7 +26,6 @@ class StoreOptions:
     """The options of a command that reads the store, such as `buildfarm store history`."""
 
     store: Path | None = None
-    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +39,7 @@ class RunOptions(StoreOptions):
         "--from",
         envvar=SAVED,
     )
+    as_json: bool = False
     quiet: bool = False
     verbose: bool = False
 

@@ -3,12 +3,11 @@
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from builder.cli.options import SelectOptions
 from builder.commands.building.folder_builds import last_wheels
@@ -23,7 +22,6 @@ from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import selected_recipes
-from builder.option import option
 from builder.progress.display import Progress
 from builder.proofs.cells.cell_run import LocalEnvironments
 from builder.recipes.new_extension import source_templates
@@ -40,11 +38,6 @@ class CasesOptions(SelectOptions):
     """The options of `buildfarm cases`."""
 
     matrix: Path = MATRIX
-    dist: Path = option(
-        "Folder with wheels, for an extension whose wheel was not built here: the newest one is used.",
-        "DIR",
-        default=DIST,
-    )
     store: Path | None = None
 
 
@@ -82,7 +75,7 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     environments = Environments(store, matrix.torch_index)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")
     for recipe in recipes:
-        target = _target(recipe, finder, store, options.dist)
+        target = _target(recipe, finder, store)
         cell, drafts = _drafted(target, LocalEnvironments(environments), store)
         if drafts.error:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.CHECKS_FAILED, where=recipe.name)
@@ -92,23 +85,17 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         yield CasesResult(recipe.name, cell, drafts, file)
 
 
-def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> SmokeTarget:
-    """The newest wheel that fits the selection: one that was built from the folder of the recipe, or one of `dist`."""
+def _target(recipe: Recipe, finder: TargetFinder, store: Store) -> SmokeTarget:
+    """The newest wheel that fits the selection: one built from the folder of the recipe, or the official one."""
     if isinstance(recipe.source, WheelSource):
-        return finder.find([f"{recipe.source.project}=={recipe.source.version}"], dist)[0]
-    found = sorted(dist.glob("*.whl"), key=lambda wheel: wheel.stat().st_mtime, reverse=True)
-    found = [*(stored.wheel for stored in last_wheels(store, recipe)), *found]
-    own = []
-    for wheel in found:
-        with suppress(InvalidWheelFilename):
-            name, version, *_ = parse_wheel_filename(wheel.name)
-            if recipe.makes(name) and recipe.is_version(version):
-                own.append(wheel)
+        return finder.find([f"{recipe.source.project}=={recipe.source.version}"], DIST)[0]
+    named = [(stored.wheel, *parse_wheel_filename(stored.wheel.name)) for stored in last_wheels(store, recipe)]
+    own = [str(wheel) for wheel, name, version, *_ in named if recipe.makes(name) and recipe.is_version(version)]
     if not own:
         sentence = "the extension has no wheel yet, and a draft needs a wheel"
         hint = f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"
         raise NothingSelectedError(sentence, Code.NO_WHEEL, where=recipe.name, hints=[hint])
-    return finder.find(list(map(str, own)), dist)[0]
+    return finder.find(own, DIST)[0]
 
 
 def _drafted(target: SmokeTarget, cells: LocalEnvironments, store: Store) -> tuple[Cell, Drafts]:

@@ -62,18 +62,11 @@ def plan(options: PlanOptions) -> None:
 def plan_to_json(plan: Plan) -> str:
     """Return the plan as JSON text with a final newline, one line for each build and each skip."""
     builds = _lines(
-        {
-            "name": str(build),
-            "extension": build.extension,
-            **({"project": build.project} if build.project else {}),
-            "version": build.version,
-            "abi": str(build.abi),
-            "torch": str(build.torch),
-            "cuda": str(build.cuda),
-            "pythons": [str(python) for python in build.pythons],
-            "archs": [str(arch) for arch in build.archs],
-            "platform": str(build.platform),
-            "serves": [str(cell) for cell in build.serves],
+        {"name": str(build)}
+        | {
+            key: list(map(str, value)) if isinstance(value, tuple) else str(value)
+            for key, value in vars(build).items()
+            if value != ""  # no `project`
         }
         for build in plan.builds
     )

@@ -104,7 +104,6 @@ class RebuildOptions:
     verify: bool = flag("Compare both wheels bit by bit. If they differ, exit with 1.")
     out: Path | None = option("Folder that keeps the rebuilt wheel.", "DIR")
     matrix: Path = MATRIX
-    no_pull: bool = False
     jobs: int | None = None
     store: Path | None = None
     quiet: bool = False
@@ -174,8 +173,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     # The recorded executor with the recorded packages; on this machine with sccache only if it was used.
     toolchain = record.toolchain
     cached = toolchain.executor != "local" or Part.SCCACHE in toolchain.parts()
-    pull = not options.no_pull
-    settings = RunSettings(matrix, toolchain.executor, record.minor_mismatch, compiler_cache=cached, pull=pull)
+    settings = RunSettings(matrix, toolchain.executor, record.minor_mismatch, compiler_cache=cached)
     executor = choose_executor(settings, [record.build], environments, packages=toolchain.packages)
     log = store.log(f"rebuild-{record.build}", recipe.folder)
     with suppress(NotPreparedError):  # before the index is asked for a recorded package

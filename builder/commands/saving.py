@@ -25,7 +25,7 @@ from builder.formats import digest_of, sha256_of
 from builder.gate.amounts import counted, grouped, size_text
 from builder.images.network import saved_index
 from builder.images.saved import ARCHIVE, LIST, NAMESPACE, OWN, SIGNATURE, Image, Saved, no_keygen, save_images
-from builder.log import print_line, print_result, print_warning
+from builder.log import print_data, print_line, print_warning
 from builder.matrix.axes import Cell, Python
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, GitSource, Recipe, SdistSource
@@ -84,8 +84,7 @@ def save(options: SaveOptions) -> None:
         f"{folder} has {counted(len(files), 'file')}, {size_text(total)}; {size_text(new)} of them are new.\n"
         f"On a machine without a network: `buildfarm build --from {folder}`\n"
     )
-    data = {"folder": str(folder), "files": len(files), "bytes": total, "new_bytes": new, "notes": saver.notes}
-    print_result(text, data, as_json=options.as_json)
+    print_data(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,6 @@ class CheckSavedOptions:
     """The options of `buildfarm store check`."""
 
     folder: Path = argument("A folder that `buildfarm store save` wrote.", "DIR")
-    as_json: bool = False
 
 
 def check(options: CheckSavedOptions) -> Exit:
@@ -106,7 +104,7 @@ def check(options: CheckSavedOptions) -> Exit:
     saved = Saved.read(folder)
     damaged = [str(error) for error in problems_of(partial(saved.verified, folder, name) for name in saved.files)]
     text = "".join(f"{line}\n" for line in damaged) or f"all {counted(len(saved.files), 'file')} are as listed\n"
-    print_result(text, {"files": len(saved.files), "damaged": damaged}, as_json=options.as_json)
+    print_data(text)
     return Exit.FAILED if damaged else Exit.OK
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from rich.markup import escape
 
 from builder.cli.options import RunOptions, SelectOptions
-from builder.commands.axes import matrix_or_options, reads_unknown
+from builder.commands.axes import matrix_or_options
 from builder.commands.folders import DIST, open_store
 from builder.commands.index.verification import Verification
 from builder.commands.targets import SmokeTarget, TargetFinder
@@ -130,12 +130,10 @@ class SmokeOptions(SelectOptions, RunOptions):
         "local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
         default="local",
     )
-    no_pull: bool = False
     dist: Path = option("Folder whose wheels are tested if no WHEEL is given.", "DIR", default=DIST)
     summary: Path | None = None
 
 
-@reads_unknown
 def smoke(options: SmokeOptions) -> Exit:
     """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing.
 
@@ -178,7 +176,7 @@ def run_smoke(options: SmokeOptions) -> list[SmokeResult]:
     matrix = matrix_or_options(options.matrix, options.select, wheels)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
-    cells = cell_environments(options.executor, matrix, store, pull=not options.no_pull)
+    cells = cell_environments(options.executor, matrix, store)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress = finder.find(wheels, options.dist), Progress()
     results = Results(store, targets)

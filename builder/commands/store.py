@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from builder.cli.options import StoreOptions
 from builder.commands.folders import open_store
 from builder.commands.saving import check, save
 from builder.gate.amounts import counted, grouped, size_text
-from builder.log import print_result
+from builder.log import print_data
 from builder.option import option
-from builder.publish.runs.history import RUN, Run, runs
+from builder.publish.runs.history import Run, runs
 from builder.store import Store
 from builder.wheels.build_dir import clear_abandoned
 
@@ -53,15 +53,13 @@ def prune(options: PruneStoreOptions) -> None:
     """
     store = open_store(options.store, run=False, must_exist=True)
     deleted, in_use = prune_store(store, options.keep_days, dry_run=options.dry_run)
-    freed = sum(item.size for item in deleted)
     lines = [f"{item.name}  {size_text(item.size)}" for item in deleted]
     if in_use:
         lines.append(f"Nothing can be deleted now: {in_use} uses the store.")
-    size = size_text(freed)
+    size = size_text(sum(item.size for item in deleted))
     done = f"would be deleted, which frees {size}" if options.dry_run else f"deleted, {size} freed"
     lines.append(f"{counted(len(deleted), 'item')} {done}.")
-    data = {"dry_run": options.dry_run, "freed": freed, "deleted": list(map(asdict, deleted)), "in_use": in_use or None}
-    print_result("".join(f"{line}\n" for line in lines), data, as_json=options.as_json)
+    print_data("".join(f"{line}\n" for line in lines))
 
 
 def history(options: StoreOptions) -> None:
@@ -69,12 +67,8 @@ def history(options: StoreOptions) -> None:
 
     Examples:
         buildfarm store history
-        buildfarm store history --json
     """
-    store = open_store(options.store, run=False, must_exist=True)
-    found, large = runs(store), {"report", "timeline"}
-    data = [RUN.dump_python(run, mode="json", exclude=large) | {"builds": run.counts()} for run in found]
-    print_result(history_text(found), data, as_json=options.as_json)
+    print_data(history_text(runs(open_store(options.store, run=False, must_exist=True))))
 
 
 COMMANDS = {"prune": prune, "history": history, "save": save, "check": check}
@@ -95,8 +89,6 @@ class Item:
 
     #: Its path in the store.
     target: str
-    #: When it was used last, or made: UTC, ISO 8601.
-    used: str
     #: Bytes that its deletion frees.
     size: int
     #: The wheel or the archive in it, or empty.
@@ -155,7 +147,7 @@ def _old_items(store: Store, keep_days: float) -> Iterator[Item]:
             path = store.root / target
             names = (entry.name for entry in _entries(path))
             content = next((name for name in names if name.endswith((".whl", ".tar.gz", ".zip"))), "")
-            yield Item(target, used.isoformat(timespec="seconds"), disk_size(path), content)
+            yield Item(target, disk_size(path), content)
 
 
 def _entries(folder: Path) -> Sequence[Path]:

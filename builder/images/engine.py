@@ -58,14 +58,12 @@ class Engine:
 
     Attributes:
         mirrors: the mirrors from which base images are pulled.
-        may_pull: whether a base image that is not on this machine may be pulled.
 
     """
 
-    def __init__(self, mirrors: Mapping[str, str] | None = None, *, may_pull: bool = True) -> None:
+    def __init__(self, mirrors: Mapping[str, str] | None = None) -> None:
         """Connects to nothing."""
         self.mirrors = mirrors or {}
-        self.may_pull = may_pull
 
     def problem(self) -> MissingToolError | None:
         """The error that explains why containers cannot be used on this machine, or None."""
@@ -117,23 +115,12 @@ class Engine:
     def base_id(self, base: str) -> str:
         """The id of a base image, pulled if necessary. Raises MissingToolError when the pull fails."""
         if self.local_name(base) is None:
-            self.pull(base)
+            pull_image(base, located(base, self.mirrors))
         if found := self.image_id(self.local_name(base) or base):
             return found
         raise MissingToolError(
             "the image disappeared after its pull", Code.IMAGE_NOT_FOUND, where=base, hints=["run the command again"]
         )
-
-    def pull(self, base: str) -> None:
-        """Pull a base image from its registry or from the mirror.
-
-        Raises MissingToolError when pulls are forbidden, and when the pull fails.
-        """
-        if not self.may_pull:
-            sentence = "this base image is not on this machine, and `--no-pull` forbids a pull"
-            hint = "run the command without `--no-pull`"
-            raise MissingToolError(sentence, Code.IMAGE_NOT_FOUND, where=base, hints=[hint])
-        pull_image(base, located(base, self.mirrors))
 
     def digest(self, base: str) -> str:
         """The current digest (`sha256:…`) of a tag, as its registry or the mirror reports it.
@@ -278,14 +265,14 @@ def pull_missing(engine: Engine, bases: Iterable[str]) -> list[BuildfarmError]:
 
     Prints their names before the first pull. When a registry cannot be reached, the pulls end.
     """
-    missing = [base for base in dict.fromkeys(bases) if engine.local_name(base) is None]
-    if missing and engine.may_pull:
-        sources = ", ".join(located(base, engine.mirrors) for base in missing)
-        print_line(f"pulling {counted(len(missing), 'base image')}: {sources}")
+    names = dict.fromkeys(bases)
+    sources = {base: located(base, engine.mirrors) for base in names if engine.local_name(base) is None}
+    if sources:
+        print_line(f"pulling {counted(len(sources), 'base image')}: {', '.join(sources.values())}")
     problems: list[BuildfarmError] = []
-    for base in missing:
+    for base, source in sources.items():
         try:
-            engine.pull(base)
+            pull_image(base, source)
         except MissingToolError as error:
             problems.append(error)
             if error.code is Code.NETWORK_UNREACHABLE:

@@ -26,7 +26,7 @@ from builder.matrix.compat_table import (
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.
-_READ = "; `buildfarm facts` reads a newer one from the package index"
+_READ = "; `buildfarm facts --{} {}` reads a newer one from the package index"
 
 
 class WhyNot(NamedTuple):
@@ -116,7 +116,8 @@ class Compat:
         else:
             near = min(known, key=lambda s: abs(_order(s) - _order(series)))
         raise UsageError(
-            f"this version of buildfarm does not know torch {text}; the nearest is {near}, the newest {newest}{_READ}",
+            f"this version of buildfarm does not know torch {text}; the nearest is {near}, the newest {newest}"
+            + _READ.format("torch", text),
             Code.VERSION_UNKNOWN,
         )
 
@@ -144,7 +145,7 @@ class Compat:
             near = min(self.cudas, key=lambda c: abs(_order(str(c)) - _order(str(cuda))))
             raise UsageError(
                 f"this version of buildfarm does not know CUDA {cuda}; the nearest is {near}, the newest"
-                f" {self.cudas[-1]}{_READ}",
+                f" {self.cudas[-1]}{_READ.format('cuda', cuda)}",
                 Code.VERSION_UNKNOWN,
             )
         return cuda
@@ -246,12 +247,9 @@ class Compat:
     def why_not_cuda(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
         """Return the reason why torch cannot be used with that CUDA, or None if it can."""
         facts = self.torch(torch)
-        has = f"it has {and_list(sorted(facts.variants))}"
-        if cuda in facts.unlisted:
-            reason = f"PyTorch's release notes list no torch {facts.series} wheel for CUDA {cuda}; {has}"
-            return WhyNot("unlisted-torch-wheel", reason)
-        if cuda not in facts.variants:
-            return WhyNot("no-torch-wheel-for-cuda", f"torch {facts.series} was never built for CUDA {cuda}; {has}")
+        if cuda not in facts.variants:  # others, such as a package of a distribution, may have built one
+            reason = f"torch {facts.series} was not released for CUDA {cuda}; it has {and_list(sorted(facts.variants))}"
+            return WhyNot("no-torch-wheel-for-cuda", reason)
         if cuda not in self._toolkits:
             reason = f"torch {facts.series} has a wheel for CUDA {cuda}, but buildfarm's version table lists no toolkit"
             return WhyNot("no-toolkit", f"{reason} of CUDA {cuda}")

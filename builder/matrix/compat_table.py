@@ -8,7 +8,6 @@
         default: cu132                     # the variant on the package index
         variants:                          # architectures of torch's own kernels
           cu132: {x86_64: [7.5, 8.0, 8.6, 9.0, 10.0, 12.0], aarch64: [8.0, 9.0]}
-        toolkit_pin: 13.2.2                # the cuda-toolkit that METADATA requires, or empty
         cxx_standard: 20                   # the oldest C++ standard of an extension
         gcc_max: {12.6: 13, 13.0: 15}      # the newest gcc that torch's build tools accept
         arch_list: [7.5, 8.0, 9.0, 9.0a]   # what TORCH_CUDA_ARCH_LIST may name
@@ -149,14 +148,10 @@ class TorchFacts:
     #: For each CUDA that it was built for, the architectures of its official wheel by platform, sorted; a platform
     #: without an entry has no known wheel.
     variants: dict[Cuda, dict[Platform, tuple[Arch, ...]]]
-    #: Variants that only a third party names; the plan never uses them.
-    unlisted: tuple[Cuda, ...]
     #: The variant on the package index.
     default: Cuda
     #: Pythons with wheels for each release, sorted.
     pythons: dict[Torch, tuple[Python, ...]]
-    #: The exact `cuda-toolkit` that the default wheel pins, or empty.
-    toolkit_pin: str
     #: The oldest gcc major for the oldest C++ standard that an extension may be compiled with.
     gcc_min: int
     #: The newest gcc major that compiles its headers, if that is older than the toolkit's; else None.
@@ -199,10 +194,8 @@ def read_torch(series: str, row: dict[str, Any], gcc_min: int) -> TorchFacts:
             }
             for name, archs in row["variants"].items()
         },
-        unlisted=tuple(map(Cuda.parse, row.get("unlisted", []))),
         default=Cuda.parse(row["default"]),
         pythons={r: tuple(p for p in pythons if p not in ended.get(str(r), ())) for r in releases},
-        toolkit_pin=row.get("toolkit_pin", ""),
         gcc_min=gcc_min,
         gcc_max=int(row["gcc_max"]) if "gcc_max" in row else None,
     )
@@ -297,7 +290,7 @@ def _add_torch(raw: dict[str, Any], torch: Torch, row: dict[str, Any]) -> None:
         return
     standards = raw["cxx_standards"]  # a rule for a newer one: at least what the newest known standard needs
     standards.setdefault(row["cxx_standard"], standards[max(standards, key=int)])
-    keys = ("python", "default", "toolkit_pin", "cxx_standard", "variants")
+    keys = ("python", "default", "cxx_standard", "variants")
     raw["torch"][torch.series] = {"releases": [str(torch)], **{key: row[key] for key in keys}}
     raw["torch_gcc_checks"]["rows"].append({"torch": [torch.series], "gcc_max": row["gcc_max"]})
     since, until = (raw["torch_arch_list"][key] for key in ("since", "until"))

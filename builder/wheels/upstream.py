@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from email.parser import HeaderParser
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -21,7 +20,6 @@ from urllib.parse import unquote
 from zipfile import ZipFile
 
 import requests
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 from remotezip import PartialBuffer, RemoteFetcher, RemoteZip, RemoteZipError
@@ -206,11 +204,11 @@ def _read_variant(torch: Torch, wheels: list[TorchWheel], facts: Facts) -> Cuda 
             facts.add("variants", {**variants, cuda.variant: archs}, wheel.file, _LIBRARY)
             if "default" not in facts.row:
                 facts.add("default", cuda.variant, wheel.file, _VERSION)
-                _read_build_tools(wheel, cuda, facts)
+                _read_build_tools(wheel, facts)
     return found
 
 
-def _read_build_tools(wheel: _Wheel, cuda: Cuda, facts: Facts) -> None:
+def _read_build_tools(wheel: _Wheel, facts: Facts) -> None:
     """Read torch/utils/cpp_extension.py, parsed and not executed; and what else limits compilers."""
     try:
         nodes = list(ast.walk(ast.parse(wheel.text(_EXTENSION))))
@@ -234,7 +232,6 @@ def _read_build_tools(wheel: _Wheel, cuda: Cuda, facts: Facts) -> None:
     def archs(node: ast.expr) -> list[Arch]:
         return sorted(map(Arch.parse, ast.literal_eval(node)))
 
-    facts.add("toolkit_pin", _pin(wheel, cuda), wheel.file, "METADATA")
     standard = max(min(standards), int(header[1]) if header else 0)
     facts.add("cxx_standard", standard, wheel.file, f"{_EXTENSION} and {_HEADER}")
     facts.add("gcc_max", _assigned(wheel, nodes, "CUDA_GCC_VERSIONS", gcc_max), wheel.file, _EXTENSION)
@@ -343,19 +340,6 @@ def _archs(wheel: _Wheel) -> list[Arch]:
     ptx = {Arch.of_code(name) for name in longest[0] if name.startswith("compute_")}
     native = (Arch.of_code(name) for name in longest[0] if name.startswith("sm_"))
     return sorted(replace(arch, ptx=arch in ptx) for arch in native if arch)
-
-
-def _pin(wheel: _Wheel, cuda: Cuda) -> str:
-    """The exact cuda-toolkit that METADATA requires; empty if it requires none."""
-    for line in HeaderParser().parsestr(wheel.text(".dist-info/METADATA")).get_all("Requires-Dist", []):
-        with suppress(InvalidRequirement):
-            required = Requirement(str(line))
-            if required.name == "cuda-toolkit":
-                pin = str(required.specifier).removeprefix("==")
-                if not pin.startswith(f"{cuda}."):
-                    raise wheel.unread("METADATA", f"it requires cuda-toolkit {pin}, but {_VERSION} states CUDA {cuda}")
-                return pin
-    return ""
 
 
 def _companion(name: str, torch: Torch) -> str:

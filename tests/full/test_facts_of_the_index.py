@@ -53,7 +53,6 @@ def facts_of(table: Compat, torch: Torch) -> dict[str, object]:
         "pythons": facts.pythons[torch],
         "default": facts.default,
         "variants": facts.variants[facts.default],
-        "toolkit_pin": facts.toolkit_pin,
         "gcc_min": facts.gcc_min,
         "gcc_max": {one.cuda: table._gcc_checks.get((torch.series, one.cuda)) for one in table.toolkits},
         "companions": {name: rows.get(torch) for name, rows in table.companions.items()},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
 import random
@@ -172,10 +171,10 @@ def test_yank_prune_and_check(place: str, call: Call, tmp_path: Path) -> None:
     assert call("yank", "my_ext==2.0", "--index", place, "--reason", "wrong results")[0] == 0
     repository = Repository(Bucket(place))
     assert 'data-yanked="wrong results"' in repository.objects.read("simple/my-ext/index.html").decode()
-    assert call("unyank", "my_ext==2.0", "--index", place)[0] == 0
+    assert call("yank", "my_ext==2.0", "--index", place, "--undo")[0] == 0
     assert "data-yanked" not in repository.objects.read("simple/my-ext/index.html").decode()
-    code, out, _ = call("index", "prune", place, "--keep", "1", "--json")
-    assert json.loads(out) == {"deleted": [f"my_ext-1.0+cu{cuda}-py3-none-any.whl" for cuda in (124, 130)]}
+    _, out, _ = call("index", "prune", place, "--keep", "1")
+    assert out == "".join(f"deleted my_ext-1.0+cu{cuda}-py3-none-any.whl\n" for cuda in (124, 130))
     assert wheels(place) == ["2.0"]
     entry = repository.find("my_ext-2.0-py3-none-any.whl")
     repository.objects.write(entry.path, b"damaged")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 from rich.markup import escape
 
 from builder.cli.options import SOURCE, RunOptions, SelectOptions, architectures, architectures_hint
-from builder.commands.axes import reads_unknown
 from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun
 from builder.commands.distributed.options import WorkersOptions
@@ -61,7 +60,6 @@ class BuildOptions(WorkersOptions, SelectOptions, RunOptions):
         "auto: local if the CUDA toolkit is on this machine or on the package index, else docker.",
         default="auto",
     )
-    no_pull: bool = False
     jobs: int | None = None
     minor_mismatch: bool = flag(
         "Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the toolkit.",
@@ -82,7 +80,6 @@ class BuildOptions(WorkersOptions, SelectOptions, RunOptions):
         return architectures(self.arch)
 
 
-@reads_unknown
 def build(options: BuildOptions) -> Exit:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv.
 
@@ -132,7 +129,7 @@ def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult], str]:
     check_output(options.dist, "--dist")
     store = open_store(options.store)
     images = [name for rule in matrix.images for name in (rule.image, rule.pythons, rule.runtime)]
-    if sentences := [*untested(installed_versions()).values(), *unsafe_images(images)]:
+    if sentences := [*untested(installed_versions()), *unsafe_images(images)]:
         print_warning("; ".join(sentences))
     run = _run(options, matrix, recipes, plan, store)
     stored = run.stored(plan.builds)
@@ -159,13 +156,8 @@ def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult], str]:
 def _run(options: BuildOptions, matrix: Matrix, recipes: dict[str, Recipe], plan: Plan, store: Store) -> BuildRun:
     """The run on this machine, or on the workers of a scheduler."""
     environments = Environments(store, matrix.torch_index)
-    settings = RunSettings(
-        matrix,
-        options.executor,
-        options.minor_mismatch,
-        compiler_cache=not options.no_compiler_cache,
-        pull=not options.no_pull,
-    )
+    cached = not options.no_compiler_cache
+    settings = RunSettings(matrix, options.executor, options.minor_mismatch, compiler_cache=cached)
     if options.scheduler:
         from builder.commands.distributed.client import RemoteRun  # noqa: PLC0415 - imports Dask
 
@@ -178,7 +170,7 @@ def _run(options: BuildOptions, matrix: Matrix, recipes: dict[str, Recipe], plan
         check_cells([str(cell) for build in plan.builds for cell in build.serves], executor.name)
     # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
     images = matrix if executor.name == "docker" else None
-    prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
+    prover = WheelProver(store, environments, images, again=options.recheck)
     return LocalRun(
         store,
         recipes,

@@ -30,10 +30,9 @@ class RunSettings:
     matrix: Matrix
     #: `auto`, `local` or `docker`.
     executor: str = "auto"
-    #: minor_mismatch, compiler_cache, pull: whether to accept another minor of CUDA, to use sccache, to pull images.
+    #: minor_mismatch, compiler_cache: whether to accept another minor of CUDA, and to use sccache.
     minor_mismatch: bool = False
     compiler_cache: bool = True
-    pull: bool = True
 
 
 def choose_executor(
@@ -72,7 +71,7 @@ def choose_executor(
         environments,
         environments.store,
         ImageChooser(matrix, Compat.load(), pins, minor_mismatch=settings.minor_mismatch),
-        engine=Engine(read_mirrors(), may_pull=settings.pull),
+        engine=Engine(read_mirrors()),
         packages=packages,
         compiler_cache=settings.compiler_cache,
     )

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from builder.commands.building import folder_builds
@@ -129,7 +129,7 @@ class LocalRun(BuildRun):
     cures: bool = False
     _curing: threading.Lock = field(default_factory=threading.Lock, init=False)
     _places: dict[Build, BuildPlace] = field(default_factory=dict, init=False)
-    _said: set[str] = field(default_factory=set, init=False)  # the warnings that this run has printed
+    _warn_once: Callable[[str], None] = field(default_factory=lambda: cache(print_warning), init=False)
     _compared: dict[tuple[str, str | None], Proof | None] = field(default_factory=dict, init=False)  # `_cures`
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
@@ -257,9 +257,3 @@ class LocalRun(BuildRun):
         if key not in self._compared:
             self._compared[key] = prove_cures(job, self.store.root / "sources", stage)
         return self._compared[key]
-
-    def _warn_once(self, warning: str) -> None:
-        """Print a warning, for the first of the builds that it is about."""
-        if warning not in self._said:
-            self._said.add(warning)
-            print_warning(warning)

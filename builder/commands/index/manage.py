@@ -1,12 +1,12 @@
-"""`buildfarm yank`, `unyank` and `buildfarm index`: change and check what is published."""
+"""`buildfarm yank` and `buildfarm index`: change and check what is published."""
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
@@ -16,8 +16,8 @@ from packaging.version import Version
 from builder.errors import Code, Exit, UsageError
 from builder.formats import sha256_of
 from builder.gate.amounts import counted
-from builder.log import print_result
-from builder.option import argument, option
+from builder.log import print_data
+from builder.option import argument, flag, option
 from builder.publish.index.objects import Objects, open_objects, read
 from builder.publish.index.pages import Entry
 from builder.publish.index.repository import Repository
@@ -29,37 +29,24 @@ _PLACE = {"metavar": "DIR|URL", "help": "The index: its folder, or s3://BUCKET/P
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnyankOptions:
-    """The options of `buildfarm unyank`."""
+class YankOptions:
+    """The options of `buildfarm yank`."""
 
     what: str = argument("A wheel's file name, or NAME==VERSION.", "WHEEL")
     index: str = option(**_PLACE, default=...)
-    as_json: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class YankOptions(UnyankOptions):
-    """The options of `buildfarm yank`."""
-
     reason: str = option("Why, in one line; installers print it.", "TEXT", default="")
+    undo: bool = flag("Offer yanked wheels again.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritePagesOptions:
-    """The options of `buildfarm index write-pages`."""
+class IndexOptions:
+    """The options of `buildfarm index check` and `buildfarm index write-pages`."""
 
     index: str = argument(**_PLACE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(WritePagesOptions):
-    """The options of `buildfarm index check`."""
-
-    as_json: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PruneOptions(CheckOptions):
+class PruneOptions(IndexOptions):
     """The options of `buildfarm index prune`."""
 
     keep: int | None = option("Keep the N newest versions that count, and what is newer. Default: all.", "N", min=1)
@@ -72,32 +59,20 @@ def yank(options: YankOptions) -> None:
     Examples:
         buildfarm yank my_ext==1.0+cu130 --index index --reason 'wrong results on sm_120'
         buildfarm yank my_ext-1.0+cu130-cp312-cp312-manylinux_2_28_x86_64.whl --index index
+        buildfarm yank my_ext==1.0+cu130 --index index --undo
     """
+    if options.undo and options.reason:
+        raise UsageError("cannot be combined with --reason", Code.COMMAND_LINE_INVALID, where="--undo")
     if found := control_character(options.reason):  # installers print the reason on a terminal
         sentence = f"a reason is one line without control characters; this one has {found!a}"
         raise UsageError(sentence, Code.VALUE_INVALID, where="--reason")
-    _yank(options, options.reason)
-
-
-def unyank(options: UnyankOptions) -> None:
-    """Undo `yank`.
-
-    Examples:
-        buildfarm unyank my_ext==1.0+cu130 --index index
-    """
-    _yank(options, None)
-
-
-def _yank(options: UnyankOptions, reason: str | None) -> None:
-    """Yank wheels with this reason, or undo it with None."""
     repository = open_index(options.index)
-    names = [entry.filename for entry in find_wheels(repository, options.what)]
-    for name in names:
-        repository.yank(name, reason)
-    _print_names("unyanked" if reason is None else "yanked", names, as_json=options.as_json)
+    for entry in find_wheels(repository, options.what):
+        repository.yank(entry.filename, None if options.undo else options.reason)
+        print_data(f"{'unyanked' if options.undo else 'yanked'} {entry.filename}\n")
 
 
-def check(options: CheckOptions) -> Exit:
+def check(options: IndexOptions) -> Exit:
     """Compare every wheel and its METADATA with their hashes, and finish what a killed command left undone.
 
     Examples:
@@ -107,11 +82,11 @@ def check(options: CheckOptions) -> Exit:
     lines = [*(f"finished the interrupted change of {project}" for project in result.finished), *result.faults]
     counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
     lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))
-    print_result("\n".join(lines) + "\n", asdict(result), as_json=options.as_json)
+    print_data("\n".join(lines) + "\n")
     return Exit.FAILED if result.faults else Exit.OK
 
 
-def write_pages(options: WritePagesOptions) -> None:
+def write_pages(options: IndexOptions) -> None:
     """Write all pages again from the records of the wheels: after an update of buildfarm, or if a page was changed.
 
     Examples:
@@ -138,7 +113,8 @@ def prune(options: PruneOptions) -> None:
             repository.remove(name)
         for path in unused:
             repository.objects.delete(path)
-    _print_names("would delete" if options.dry_run else "deleted", [*old, *unused], as_json=options.as_json)
+    what = "would delete" if options.dry_run else "deleted"
+    print_data("".join(f"{what} {name}\n" for name in [*old, *unused]) or f"{what} nothing\n")
 
 
 COMMANDS = {"check": check, "write-pages": write_pages, "prune": prune}
@@ -185,12 +161,6 @@ def _old_wheels(repository: Repository, keep: int) -> list[str]:
         counting = list(SpecifierSet().filter(offered))  # the stable ones; of a project without any, all
         old += [entry.filename for entry, own in versions if sum(one > own for one in counting) >= keep]
     return sorted(old)
-
-
-def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
-    """Print a line for each name, such as `yanked NAME`; as JSON the names by what was done."""
-    text = "".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n"
-    print_result(text, {what.replace(" ", "_"): names}, as_json=as_json)
 
 
 @dataclass(frozen=True)

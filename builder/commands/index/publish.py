@@ -123,7 +123,7 @@ def publish(options: PublishOptions) -> Exit:
 
     The checks of `buildfarm verify` run too. A failed one refuses the wheel, unless the recipe in --matrix accepts it.
     For a wheel that does not use torch they are record, tags, metadata, modules and contents.
-    One that did not run, because the store has no symbol inventory, refuses it only with --require verify.
+    One that did not run, because the store has no symbol inventory, does not refuse it.
 
     A published wheel that does not reach the levels stays in the index, and the exit code is 1.
 
@@ -304,8 +304,8 @@ def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
         yield f"{result.outcome:<17}  {result.wheel}  {'; '.join(levels)}".rstrip()
         if result.yanked is not None:
             because = f" ({result.yanked})" if result.yanked else ""
-            unyank = f"buildfarm unyank {result.wheel} --index INDEX"
-            yield f"  it is yanked{because}, and stays so; `{unyank}` offers it again"
+            undo = f"buildfarm yank {result.wheel} --index INDEX --undo"
+            yield f"  it is yanked{because}, and stays so; `{undo}` offers it again"
         yield from (f"  {note}" for note in result.notes)
         for reason in result.reasons if not result.lacking else ():
             yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)

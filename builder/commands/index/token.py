@@ -1,10 +1,10 @@
 """`buildfarm token`."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import Code, UsageError
-from builder.log import print_line, print_result
+from builder.log import print_data, print_line
 from builder.option import argument, option
 from builder.publish.server.tokens import Token, Tokens, parse_lifetime
 
@@ -14,7 +14,6 @@ class TokensOptions:
     """The options of `buildfarm token list`."""
 
     index: Path = argument("The folder of the index.", "DIR")
-    as_json: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ def add(options: NewTokenOptions) -> None:
     lifetime = parse_lifetime(options.expires)
     _check(options.index)
     secret, token = Tokens(options.index).add(options.name, tuple(options.scope), lifetime)
-    print_result(f"{secret}\n", {"token": secret, **_data(token)}, as_json=options.as_json)
+    print_data(f"{secret}\n")
     print_line(f"{_line(token)}; the user name is __token__")
 
 
@@ -61,9 +60,7 @@ def list_tokens(options: TokensOptions) -> None:
         buildfarm token list index
     """
     _check(options.index)
-    tokens = Tokens(options.index).all()
-    text = "".join(f"{_line(token)}\n" for token in tokens)
-    print_result(text, list(map(_data, tokens)), as_json=options.as_json)
+    print_data("".join(f"{_line(token)}\n" for token in Tokens(options.index).all()))
 
 
 def revoke(options: OldTokenOptions) -> None:
@@ -74,7 +71,7 @@ def revoke(options: OldTokenOptions) -> None:
     """
     _check(options.index)
     Tokens(options.index).revoke(options.name)
-    print_result(f"revoked {options.name}\n", {"revoked": options.name}, as_json=options.as_json)
+    print_data(f"revoked {options.name}\n")
 
 
 COMMANDS = {"add": add, "list": list_tokens, "revoke": revoke}
@@ -90,7 +87,3 @@ def _check(index: Path) -> None:
 def _line(token: Token) -> str:
     expiry = f"expires {token.expires}" if token.expires else "does not expire"
     return f"{token.name}: {', '.join(token.scopes)}, {expiry}"
-
-
-def _data(token: Token) -> dict[str, object]:
-    return {name: value for name, value in asdict(token).items() if name != "sha256"}

@@ -130,7 +130,7 @@ class LocalEnvironment:
         return read_answer(written, Drafts.from_json, status, self.log)
 
 
-def cell_environments(executor: str, matrix: Matrix, store: Store, *, pull: bool) -> CellEnvironments:
+def cell_environments(executor: str, matrix: Matrix, store: Store) -> CellEnvironments:
     """Where the cells run: in uv environments here or in containers. Raises MissingToolError without an engine."""
     environments = Environments(store, matrix.torch_index)
     if executor == "local":
@@ -138,7 +138,7 @@ def cell_environments(executor: str, matrix: Matrix, store: Store, *, pull: bool
     # The Docker SDK loads slowly, and a local run does not need it.
     from builder.proofs.cells.container import container_environments  # noqa: PLC0415
 
-    return container_environments(matrix, store, environments, pull=pull)
+    return container_environments(matrix, store, environments)
 
 
 #: An environment without its wheel, whose log has the output of the programs that made it, and what removes it.

@@ -111,11 +111,9 @@ def write_reader(folder: Path) -> Path:
     return folder
 
 
-def container_environments(
-    matrix: Matrix, store: Store, environments: Environments, *, pull: bool = True
-) -> ContainerEnvironments:
+def container_environments(matrix: Matrix, store: Store, environments: Environments) -> ContainerEnvironments:
     """Cells in containers with the images of a matrix; first removes containers that killed runs left."""
-    engine = Engine(read_mirrors(), may_pull=pull)
+    engine = Engine(read_mirrors())
     if problem := engine.problem():
         raise problem
     engine.remove_orphans(store)

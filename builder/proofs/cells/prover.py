@@ -72,8 +72,6 @@ class WheelProver:
     environments: Environments
     #: Has the runtime images for wheels that need a newer glibc than this machine's.
     images: Matrix | None = None
-    #: Base images of runtime images may be pulled.
-    pull: bool = field(default=True, kw_only=True)
     #: Every check runs again, also those that are decided.
     again: bool = field(default=False, kw_only=True)
     _containers: CellEnvironments | None = field(default=None, init=False)
@@ -265,7 +263,7 @@ class WheelProver:
             # Imported here because the Docker SDK loads slowly, and few wheels need it.
             from builder.proofs.cells.container import container_environments  # noqa: PLC0415
 
-            self._containers = container_environments(self.images, self.store, self.environments, pull=self.pull)
+            self._containers = container_environments(self.images, self.store, self.environments)
         return self._containers
 
 

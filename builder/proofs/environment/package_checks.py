@@ -170,9 +170,9 @@ def _compile(
 
 
 def _gpus(cures: Cures, torch: TorchInstall, package: InstalledPackage, facts: WheelFacts) -> Iterator[Finding]:
-    """A fault if no library has code for a GPU; a note if some have none, since a package may have one for each GPU.
+    """A fault if no library has code for a GPU: a package may have one library for each GPU.
 
-    Kernels for newer GPUs only are a note if the package has code for another GPU of the machine, or ops without any.
+    Kernels for newer GPUs only are none if the package has code for another GPU of the machine, or ops without any.
     """
     codes = {one.path: (*one.sass, *one.ptx) for one in facts.libraries if one.sass or one.ptx}
     gpus = dict.fromkeys(cures.environment.machine.gpus)
@@ -180,24 +180,17 @@ def _gpus(cures: Cures, torch: TorchInstall, package: InstalledPackage, facts: W
         codes_for(found, gpu.arch) for found in codes.values() for gpu in gpus
     )
     for gpu in gpus:
-        lacking = [path for path, found in codes.items() if not codes_for(found, gpu.arch)]
-        if not lacking:
+        if not codes or any(codes_for(found, gpu.arch) for found in codes.values()):
             continue
-        what = (
-            f"{package} has no code for the {gpu.name} ({gpu.arch.sm}): {lacking[0]} has"
-            f" {join_names(codes[lacking[0]], 8)}"
-        )
-        if len(lacking) < len(codes):
-            why = "ops of other libraries of the package have code for this GPU; those of this one may not"
-            yield note("library-without-code-for-gpu", what, why)
-        elif useful and all(code_number(code) > gpu.arch.number for found in codes.values() for code in found):
-            yield note("extension-for-newer-gpus", what, "the package has kernels for newer GPUs only")
-        else:
-            cure, advice = _compile(cures, torch, package, facts)
-            if torch.cuda in cures.compat.cudas and (reason := cures.compat.why_not_arch(torch.cuda, gpu.arch)):
-                cure, advice = (), reason.reason  # torch's CUDA cannot compile for it
-            why = "its ops fail with `no kernel image is available for execution on the device`"
-            yield fault("extension-without-code-for-gpu", what, why, cure, advice)
+        if useful and all(code_number(code) > gpu.arch.number for found in codes.values() for code in found):
+            continue
+        path, found = next(iter(codes.items()))
+        what = f"{package} has no code for the {gpu.name} ({gpu.arch.sm}): {path} has {join_names(found, 8)}"
+        cure, advice = _compile(cures, torch, package, facts)
+        if torch.cuda in cures.compat.cudas and (reason := cures.compat.why_not_arch(torch.cuda, gpu.arch)):
+            cure, advice = (), reason.reason  # torch's CUDA cannot compile for it
+        why = "its ops fail with `no kernel image is available for execution on the device`"
+        yield fault("extension-without-code-for-gpu", what, why, cure, advice)
 
 
 #: What users see if the release is that of another torch.
@@ -273,27 +266,21 @@ def check_nvidia(cures: Cures, torch: TorchInstall) -> Iterator[Finding]:
     environment, index = cures.environment, cures.index_of(torch)
     majors = [(package, _cuda_major(package)) for _, package in sorted(environment.visible.items())]
     others = [package for package, major in majors if major not in (None, torch.cuda.major)]
-    if not others:
-        return
-    listed = ", ".join(map(str, others))
     shared = {path for package in others for path in package.libraries}
     own = [package for package, major in majors if major == torch.cuda.major]
     overlapping = [package for package in own if shared & set(package.libraries)]
-    users = {package.name: _users(environment, package) for package in others}
-    leftovers = [package for package in others if not users[package.name] - {other.name for other in others}]
-    named = ", ".join(sorted({name for names in users.values() for name in names})) or "no package"
-    why = f"torch {torch.version} uses CUDA {torch.cuda.major}; "
+    names = {package.name for package in others}
+    leftovers = [package for package in others if not _users(environment, package) - names]
     if not leftovers:
-        what = f"packages of two CUDA major versions are installed: {named} require {listed}"
-        yield note("two-cuda-majors", what, why + "both work side by side if no file is shared")
         return
     cause = "no package requires the others, and a program may load them by mistake"
     cure = [cures.remove(*(package.name for package in leftovers))]
     if overlapping:
         cause = "both have files of the same names, and the newer installation overwrote the other"
         cure.append(cures.restore(overlapping, index))
-    what = f"packages of another CUDA major version than torch's are installed: {listed}"
-    yield fault("two-cuda-majors", what, why + cause, tuple(cure))
+    what = f"packages of another CUDA major version than torch's are installed: {', '.join(map(str, others))}"
+    why = f"torch {torch.version} uses CUDA {torch.cuda.major}; {cause}"
+    yield fault("two-cuda-majors", what, why, tuple(cure))
 
 
 def _cuda_major(package: InstalledPackage) -> int | None:

@@ -15,10 +15,9 @@ class Level(StrEnum):
     STATIC = "static"
     CPU = "cpu"
     GPU = "gpu"
-    VERIFY = "verify"
 
 
-#: The checks of the file that `publish` makes as `buildfarm verify` does. Not run, they are needed for VERIFY only.
+#: The checks of the file that `publish` makes as `buildfarm verify` does. Not run, no level needs them.
 OF_VERIFY = (*OF_ANY_WHEEL, Check.WINDOW)
 #: What must have passed or be accepted in a cell, for CPU and GPU beyond STATIC; no check may have failed.
 _NEEDED = {
@@ -33,7 +32,7 @@ def levels_of(text: str) -> list[Level]:
     try:
         return [Level(word.strip()) for word in text.split(",")]
     except ValueError:
-        why = f"{text!r} is not a level; write none, static, cpu, gpu or verify, or several with commas: cpu,gpu"
+        why = f"{text!r} is not a level; write none, static, cpu or gpu, or several with commas: cpu,gpu"
         raise UsageError(why, Code.VALUE_INVALID, where="--require") from None
 
 
@@ -44,9 +43,6 @@ def shortfalls(proofs: Sequence[Proof], level: Level) -> list[Proof]:
     """
     if level is Level.NONE:
         return _missing([proof for proof in proofs if _failed(proof)])
-    if level is Level.VERIFY:
-        about = [proof for proof in proofs if (proof.cell is None and proof.check in OF_VERIFY) or _failed(proof)]
-        return _missing(about, OF_VERIFY)
     cells = _cells(proofs)
     found = _of_file(proofs) + ([] if cells else [_not_run(None, Check.IMPORT, "no cell was tested")])
     return found + [proof for cell in cells for proof in _of_cell(proofs, cell, level)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import shutil
 import sys
@@ -17,29 +16,25 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter
 
+from builder.diagnosis.first_error import last_lines
 from builder.errors import Code, UsageError, mask_credentials
 from builder.gate.amounts import join_names
 from builder.gate.report import Causes, causes_of
 from builder.log import print_warning
+from builder.process import text_since
 from builder.progress.display import Timeline, clock
 from builder.proof import Proof, Verdict, proofs_of
 from builder.publish.index.levels import levels
 from builder.publish.proof_lines import counts, findings, proven_on
 from builder.store import Store, write_atomic
-from builder.untrusted import MAX_OWN_JSON, JsonError, known_json, parse_plain, without_escapes
+from builder.untrusted import MAX_OWN_JSON, JsonError, known_json, parse_plain, visible, without_escapes
 
 #: The results of a build, in the order in which they are shown.
 ORDER = FAILED, REFUSED, BUILT, TESTED, REUSED = ("failed", "refused", "built", "tested", "already built")
 #: Runs that are read to know how long a step takes.
 _RECENT = 10
-#: Control characters, and those that change the direction of text or cannot be encoded.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
-)
 #: Characters of one line that are shown.
 LONGEST_LINE = 400
-#: How many lines of the end of a log are shown.
-TAIL = 40
 
 
 @dataclass(frozen=True)
@@ -159,24 +154,14 @@ def runs(store: Store, *, most: int = 0) -> list[Run]:
 def plain(text: str, longest: int = LONGEST_LINE) -> str:
     """Text from logs, wheels and the command line without anything that a terminal or a browser would obey.
 
-    Other control characters are shown as U+FFFD, and long lines are cut. Of a line that a program wrote over with
-    carriage returns, the last state is kept.
+    Long lines are cut. Of a line that a program wrote over with carriage returns, the last state is kept.
     """
     lines = []
     for line in text.replace("\r\n", "\n").split("\n"):
-        safe = _UNSAFE.sub("\ufffd", without_escapes(line).rstrip("\r").rpartition("\r")[2])
+        safe = visible(without_escapes(line).rstrip("\r").rpartition("\r")[2])
         more = f" … ({len(safe) - longest} more characters)" if len(safe) > longest else ""
         lines.append(safe[:longest] + more)
     return "\n".join(lines)
-
-
-def end_of_log(log: Path) -> tuple[str, ...]:
-    """The last lines of a log, as safe text; none if the log cannot be read."""
-    try:
-        lines = log.read_bytes().decode(errors="replace").removesuffix("\n").split("\n")
-    except OSError:
-        return ()
-    return tuple(map(plain, lines[-TAIL:]))
 
 
 @dataclass(frozen=True)
@@ -269,7 +254,7 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         proofs=tuple(proof for proof in proofs if proof.cell is None),
         cells=tuple(_cell(cell, proofs) for cell in map(str, entry["serves"])),
         log=log,
-        log_end=end_of_log(Path(log)) if log else (),
+        log_end=last_lines(text_since(Path(log), 0).splitlines()) if log else (),
     )
 
 

@@ -9,15 +9,12 @@ from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import DISK_HINT, BuildError, MissingToolError
 from builder.process import complete_lines, text_since
 from builder.progress.display import repeated
-from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE
 from builder.wheels.failures import (
-    answered_identity,
     compile_failure,
     disk_is_full,
     left_out_extensions,
     no_library_hints,
-    other_identity,
     was_killed,
 )
 from builder.wheels.job import CompileJob
@@ -104,9 +101,7 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildError:
     hints = [f"the full output is in {job.log}"]
 
     def error(sentence: str, *ways_out: str, failed: str = stage) -> BuildError:
-        # A failed compile is the source's own. What fails around it may be due to a change of cibuildwheel.
-        others = [] if failed == "compile" else version_hints("cibuildwheel")
-        return BuildError(sentence, stage=failed, log=job.log, hints=[*ways_out, *others, *hints])
+        return BuildError(sentence, stage=failed, log=job.log, hints=[*ways_out, *hints])
 
     if status < 0:
         return error(f"cibuildwheel was killed by signal {-status}")
@@ -123,9 +118,6 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildError:
         left_out = left_out_extensions(job, text_since(job.log, start).splitlines())
         script = read_setup_script(job.source)
         return error(NO_LIBRARY, *left_out, *no_library_hints(script, job.recipe), failed="compile")
-    answer = answered_identity("\n".join(lines)) if stage == "environment" else None
-    if answer and (differs := other_identity(job, *answer)):
-        return differs
     if stage == "compile":
         return compile_failure(job, status, SOURCE, [line.removeprefix("::error::") for line in lines], tree=job.tree)
     if disk_is_full(lines):

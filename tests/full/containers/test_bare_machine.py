@@ -26,9 +26,11 @@ BUNDLE = "/root/ca.pem"
 #: Repeats downloads of packages, which .ci/run does too.
 RETRIES = {"PIP_RETRIES": "8", "UV_HTTP_RETRIES": "8", "UV_HTTP_TIMEOUT": "300"}
 
+#: The lower bound of pyproject.toml, and the newest tested version.
+OLDEST, NEWEST = "4.0.0", TESTED["cibuildwheel"]
 #: The newest version that pip finds; the others are pinned.
 ANY = ""
-VERSIONS = list(dict.fromkeys((ANY, TESTED["cibuildwheel"].oldest, "4.3.3", "4.3.5", TESTED["cibuildwheel"].newest)))
+VERSIONS = list(dict.fromkeys((ANY, OLDEST, "4.3.3", "4.3.5", NEWEST)))
 
 #: The only Python of Debian 12, one extension and one GPU architecture save time. The substitute has CUDA 12.4.
 HEADLINE = (
@@ -157,7 +159,6 @@ def test_a_store_that_the_engine_does_not_have(machine: Machine) -> None:
     assert "hint: if buildfarm itself runs in a container, mount the folders of the store and of the project" in errors
 
 
-OLDEST, NEWEST = TESTED["cibuildwheel"].oldest, TESTED["cibuildwheel"].newest
 #: Where cibuildwheel copies the project into the container; a later release may copy more there.
 STEP = '    log.step("Copying project into container...")\n'
 MORE = '    container.copy_into(Path(__file__), PurePosixPath("{}"))\n'

@@ -119,21 +119,22 @@ def a_project(folder: Path) -> Path:
     return matrix
 
 
-def test_a_wheel_for_a_newer_glibc_is_for_another_machine(tmp_path: Path) -> None:
+def test_a_wheel_for_a_newer_glibc_is_for_another_machine(store: Store, tmp_path: Path) -> None:
     matrix = a_project(tmp_path)
-    tag = "cp312-cp312-manylinux_2_99_x86_64"
-    pure_wheel(tmp_path / "dist", "toy", "1.0", requires=["torch==2.11.*"], tag=tag)
+    built(store, matrix, "a" * 64, glibc="2_99")
     with refused(Code.PLATFORM_UNSUPPORTED):
-        list(run_cases(CasesOptions(matrix=matrix, store=tmp_path / "store", dist=tmp_path / "dist")))
+        list(run_cases(CasesOptions(matrix=matrix, store=store.root)))
 
 
-def test_a_new_draft_is_written_and_an_existing_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, store, dist = a_project(tmp_path), tmp_path / "store", tmp_path / "dist"
-    pure_wheel(dist, "toy", "1.0", requires=["torch==2.11.*"], tag="cp312-cp312-manylinux_2_17_x86_64")
+def test_a_new_draft_is_written_and_an_existing_file_stays(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = a_project(tmp_path)
+    built(store, matrix, "a" * 64)
     monkeypatch.setattr(cases, "_drafted", lambda *_: (Cell.parse("torch2.11.0-cu130-cp312"), Drafts({}, drafts=[ADD])))
     said = []
     for _ in range(2):
-        [result] = run_cases(CasesOptions(matrix=matrix, store=store, dist=dist))
+        [result] = run_cases(CasesOptions(matrix=matrix, store=store.root))
         said.append(summary_text(result))
     file = tmp_path / "toy" / "cases.py"
     assert file.is_file()
@@ -142,10 +143,10 @@ def test_a_new_draft_is_written_and_an_existing_file_stays(tmp_path: Path, monke
     assert "CASES += [" in said[1]
 
 
-def built(store: Store, matrix: Path, digest: str, version: str = "1.0") -> StoredBuild:
+def built(store: Store, matrix: Path, digest: str, glibc: str = "2_17") -> StoredBuild:
     """A wheel in the store that a build from the folder of the matrix made."""
-    tag = "cp312-cp312-manylinux_2_17_x86_64"
-    wheel = pure_wheel(matrix.parent / digest, "toy", version, {"toy.py": digest}, requires=["torch==2.11.*"], tag=tag)
+    tag = f"cp312-cp312-manylinux_{glibc}_x86_64"
+    wheel = pure_wheel(matrix.parent / digest, "toy", "1.0", {"toy.py": digest}, requires=["torch==2.11.*"], tag=tag)
     with store.work(work_name(digest)):
         stored = store.add(digest, wheel, build_record())
     [recipe] = load_recipes(load_matrix(matrix))
@@ -163,9 +164,8 @@ def drafted_wheel(monkeypatch: pytest.MonkeyPatch, store: Store, folder: Path) -
         raise MissingToolError("no cells in this test", Code.NO_CELL_HERE)
 
     monkeypatch.setattr(cases, "_drafted", note)
-    options = CasesOptions(matrix=folder / "matrix.yaml", store=store.root, dist=folder / "dist")
     with refused(Code.NO_CELL_HERE):
-        list(run_cases(options))
+        list(run_cases(CasesOptions(matrix=folder / "matrix.yaml", store=store.root)))
     return chosen[0]
 
 
@@ -185,8 +185,7 @@ def test_a_folder_without_a_wheel_gets_none_of_another_folder(tmp_path: Path, mo
     store = Store(tmp_path / "store")
     mine, other = a_project(tmp_path / "mine"), a_project(tmp_path / "other")
     built(store, other, "b" * 64)
-    options = CasesOptions(matrix=mine, store=store.root, dist=tmp_path / "mine" / "dist")
     with pytest.raises(NothingSelectedError, match="the extension has no wheel yet"):
-        list(run_cases(options))
+        list(run_cases(CasesOptions(matrix=mine, store=store.root)))
     earlier = built(store, mine, "a" * 64)
     assert drafted_wheel(monkeypatch, store, mine.parent) == earlier.wheel

@@ -1,6 +1,5 @@
 """`serve` before the server runs, `token`, and every command in an empty folder."""
 
-import json
 import os
 import re
 import socket
@@ -72,8 +71,6 @@ def test_tokens_on_the_command_line(tmp_path: Path) -> None:
     secret = token("add", "--name", "ci", "--scope", "upload:My_Ext", "--expires", "2h").strip()
     assert Tokens(tmp_path).find(secret)
     assert token("list").startswith("ci: upload:my-ext, expires 2")
-    (listed,) = json.loads(token("list", "--json"))
-    assert set(listed) == {"name", "scopes", "created", "expires"}
     assert token("revoke", "ci") == "revoked ci\n"
     assert Tokens(tmp_path).find(secret) is None
 

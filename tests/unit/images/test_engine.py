@@ -321,15 +321,6 @@ def test_when_a_registry_cannot_be_reached_no_other_image_is_pulled(fake: FakeEn
     assert len(fake.pulled) == 1
 
 
-def test_no_pull_names_each_missing_image_and_asks_no_registry(fake: FakeEngine) -> None:
-    with console.capture() as output:
-        problems = pull_missing(Engine(may_pull=False), ["a:1", "b:1"])
-    assert [str(problem) for problem in problems] == [
-        f"{name}: this base image is not on this machine, and `--no-pull` forbids a pull" for name in ("a:1", "b:1")
-    ]
-    assert (output.get(), fake.pulled) == ("", [])
-
-
 #: Messages of Docker Engine 20.10.24.
 MESSAGES = [
     ("manifest for r.example/a:1 not found: manifest unknown: manifest unknown", "has no such image (", "images:"),
@@ -364,7 +355,7 @@ def test_a_pull_that_takes_too_long_is_ended(fake: FakeEngine, monkeypatch: pyte
     fake.offer("a:1", "hangs")
     monkeypatch.setattr(registry, "LIMITS", Limits(seconds=0.5))
     with refused(Code.NETWORK_UNREACHABLE, "timeout: docker did not finish within 0.5 s"):
-        Engine().pull("a:1")
+        Engine().base_id("a:1")
 
 
 def test_an_interrupt_ends_a_pull(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +363,7 @@ def test_an_interrupt_ends_a_pull(fake: FakeEngine, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(process, "_stopping", threading.Event())
     threading.Timer(0.5, process.kill_all).start()
     with pytest.raises(Interrupted):
-        Engine().pull("a:1")
+        Engine().base_id("a:1")
 
 
 ONE, TWO = "sha256:" + "11" * 32, "sha256:" + "22" * 32

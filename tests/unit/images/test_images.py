@@ -380,7 +380,7 @@ def test_base_images_of_a_mirror_change_the_dockerfile_and_not_the_name_of_the_i
     original = {base: (fake.root / "images" / quote(base, safe="")) for base in image.bases}
     for base, file in original.items():
         file.rename(file.with_name(quote(f"mirror.example/library/{base}", safe="")))
-    engine = Engine({"docker.io": "mirror.example"}, may_pull=False)
+    engine = Engine({"docker.io": "mirror.example"})
     assert ensure_image(engine, store, image, log=fake.root / "log") == expected
     froms = re.findall(r"^FROM (\S+)", (fake.root / "Dockerfile").read_text(), re.MULTILINE)
     assert set(froms) == {f"mirror.example/library/{base}" for base in image.bases}

@@ -125,7 +125,7 @@ def _check(task: CheckTask, store: Store, wheel: Path, report: Callable[[str], N
     log.write_bytes(b"")
     environments = Environments(store, settings.matrix.torch_index)
     images = settings.matrix if settings.executor == "docker" else None
-    prover = WheelProver(store, environments, images, pull=settings.pull, again=task.again)
+    prover = WheelProver(store, environments, images, again=task.again)
     build = replace(task.build, serves=(task.cell,))
     proofs = prover.prove(prover.subject(replace(sent, wheel=wheel), build, task.recipe), log=log, stage=report)
     made = tuple(proof for proof in proofs if proof.cell == task.cell)

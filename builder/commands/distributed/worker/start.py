@@ -190,7 +190,7 @@ def measure(name: str, *, builds: int | None = None) -> WorkerFacts:
     resources = measure_resources()
     parallel = builds or max(1, resources.cores // CORES_PER_BUILD)
     rows = [row for row in smi(["name", "compute_cap", "driver_version"]) if "compute_cap" in row]
-    engine, docker = Engine(may_pull=False), ""
+    engine, docker = Engine(), ""
     with suppress(*SDK_ERRORS):  # the engine has just ended
         docker = "" if engine.problem() else engine.version()[0]
     return WorkerFacts(

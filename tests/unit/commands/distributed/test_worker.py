@@ -251,7 +251,7 @@ def test_a_worker_reads_the_facts_of_the_project(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is started anywhere, and knows what the client's facts.yaml says about a new torch."""
-    row = "python: [3.12], variants: {cu999: {x86_64: [1.0]}}, default: cu999, toolkit_pin: '', cxx_standard: 20,"
+    row = "python: [3.12], variants: {cu999: {x86_64: [1.0]}}, default: cu999, cxx_standard: 20,"
     row += " gcc_max: {}, arch_list: [], companions: {}"
     (tmp_path / "facts.yaml").write_text(f"format: 1\ntorch: {{2.99.0: {{{row}}}}}\n")
     monkeypatch.setattr("builder.matrix.compat._facts", [Path("facts.yaml")])
