@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from rich.markup import escape
 
 from builder.cli.options import SOURCE, CellOptions, architectures
-from builder.commands.axes import new_axes
+from builder.commands.axes import new_axes, reads_unknown
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.formats import digest_of
@@ -57,6 +57,7 @@ class Added:
     listed: bool = False  # whether matrix.yaml had that recipe already
 
 
+@reads_unknown
 def add(options: AddOptions) -> None:
     """Write a recipe for a source and add it to matrix.yaml.
 

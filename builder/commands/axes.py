@@ -3,9 +3,11 @@
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path, PurePosixPath
+from typing import Protocol, TypeVar
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -20,8 +22,42 @@ from builder.matrix.plan import selected
 from builder.recipes.project_files import axes_text
 from builder.wheels.build_scripts.new_environment import stated
 
+
+class _Options(Protocol):
+    """The options of a command that plans."""
+
+    @property
+    def matrix(self) -> Path | None: ...
+    @property
+    def select(self) -> Selection: ...
+
+
+_O = TypeVar("_O", bound=_Options)
+_R = TypeVar("_R")
 _NAME_THEM = "name the versions, such as `--torch 2.11 --cuda 13.0 --python 3.12`"
 _NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"
+
+
+def reads_unknown(command: Callable[[_O], _R]) -> Callable[[_O], _R]:
+    """A command that reads the facts of a torch or a CUDA that is unknown from the package index, and starts again.
+
+    An unknown version ends a command before it starts anything.
+    """
+
+    @wraps(command)
+    def run(options: _O) -> _R:
+        try:
+            return command(options)
+        except UsageError as error:
+            from builder.commands.facts import read_unknown  # noqa: PLC0415 - loads slowly
+
+            # The second one is that of a value in matrix.yaml.
+            unknown = error.code in (Code.VERSION_UNKNOWN, Code.KEY_INVALID)
+            if not unknown or not read_unknown(options.matrix or MATRIX, options.select):
+                raise
+            return command(options)
+
+    return run
 
 
 def new_axes(select: Selection, archs: tuple[Arch, ...] = (), pythons_of_source: str = "") -> Matrix:

@@ -1,6 +1,6 @@
 """`buildfarm facts`: read what this version does not know about torch and CUDA, and keep it beside matrix.yaml."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from builder.log import print_line, print_warning
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat, use_facts_of
 from builder.matrix.compat_table import FACTS, Rows, facts_text, read_rows
-from builder.matrix.config import MATRIX, TORCH_INDEX
+from builder.matrix.config import MATRIX, TORCH_INDEX, Selection
 from builder.matrix.fields import specifier
 from builder.matrix.yaml_document import read_document
 from builder.option import flag
@@ -41,7 +41,9 @@ def facts(options: FactsOptions) -> Exit:
     """
     if options.check:
         return _check(options.matrix.parent / FACTS.name, _declared(options.matrix)[1])
-    _read_unknown(options.matrix, [*(options.torch or ()), *_newer(options.matrix)], options.cuda or ())
+    torches = (*(options.torch or ()), *_newer(options.matrix))
+    if not read_unknown(options.matrix, Selection(torches, tuple(options.cuda or ()), (), ())):
+        print_line("this version of buildfarm knows all of these versions; there is nothing to read")
     return Exit.OK
 
 
@@ -57,15 +59,16 @@ def _newer(matrix: Path) -> Iterator[str]:
             below = f",<{newest}"
 
 
-def _read_unknown(matrix: Path, torches: Sequence[str], cudas: Sequence[str]) -> None:
-    """Read the facts of each torch and CUDA that matrix.yaml and the options name and that is unknown.
+def read_unknown(matrix: Path, select: Selection) -> list[str]:
+    """Read the facts of each torch and CUDA that matrix.yaml and the selection name and that is unknown.
 
-    Writes facts.yaml beside matrix.yaml. Raises as `torch_facts` and `toolkit_facts`.
+    Returns what was read, and writes facts.yaml beside matrix.yaml. Raises as `torch_facts` and `toolkit_facts`.
     """
-    compat, file, read = Compat.load(), matrix.parent / FACTS.name, False
+    use_facts_of(matrix.parent)
+    compat, file, read = Compat.load(), matrix.parent / FACTS.name, list[str]()
     data, index = _declared(matrix)
-    torches = [*_readable(data.get("torch"), compat.has_torch), *torches]
-    wanted = [Cuda.parse(text) for text in (*_readable(data.get("cuda"), Cuda.parse), *cudas)]
+    torches = [*_readable(data.get("torch"), compat.has_torch), *select.torch]
+    wanted = [Cuda.parse(text) for text in (*_readable(data.get("cuda"), Cuda.parse), *select.cuda)]
     rows: Rows = read_rows(file) if file.exists() else {"torch": {}, "toolkits": {}}
     unreachable, toolkits = "", list(wanted)
     for text in dict.fromkeys(torches):
@@ -80,7 +83,7 @@ def _read_unknown(matrix: Path, torches: Sequence[str], cudas: Sequence[str]) ->
                 unreachable = error.sentence
             rows["torch"][str(torch)] = found.to_row()
             toolkits.append(Cuda.parse(found.row["default"]))
-            read = True
+            read.append(f"torch {torch}")
     if unreachable:
         place = index.partition("/{variant}")[0]
         print_warning(
@@ -90,12 +93,12 @@ def _read_unknown(matrix: Path, torches: Sequence[str], cudas: Sequence[str]) ->
         if not compat.has_toolkit(cuda):
             print_line(f"CUDA {cuda} is unknown to this version of buildfarm: read its facts from the package index")
             rows["toolkits"][str(cuda)] = toolkit_facts(cuda).to_row()
-            read = True
+            read.append(f"CUDA {cuda}")
     if read:
         write_atomic(file, facts_text(rows).encode())
+        use_facts_of(matrix.parent)
         print_line(f"wrote {file}; commit it with {matrix.name}, because a plan depends on both")
-    else:
-        print_line("this version of buildfarm knows all of these versions; there is nothing to read")
+    return read
 
 
 def _declared(matrix: Path) -> tuple[dict[str, Any], str]:

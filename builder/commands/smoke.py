@@ -12,7 +12,7 @@ from typing import Literal
 from rich.markup import escape
 
 from builder.cli.options import RunOptions, SelectOptions
-from builder.commands.axes import matrix_or_options
+from builder.commands.axes import matrix_or_options, reads_unknown
 from builder.commands.folders import DIST, open_store
 from builder.commands.index.verification import Verification
 from builder.commands.targets import SmokeTarget, TargetFinder
@@ -134,6 +134,7 @@ class SmokeOptions(SelectOptions, RunOptions):
     summary: Path | None = None
 
 
+@reads_unknown
 def smoke(options: SmokeOptions) -> Exit:
     """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing.
 

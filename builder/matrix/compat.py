@@ -26,7 +26,7 @@ from builder.matrix.compat_table import (
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.
-_READ = "; `buildfarm facts --{} {}` reads a newer one from the package index"
+_READ = "; `buildfarm facts` reads a newer one from the package index"
 
 
 class WhyNot(NamedTuple):
@@ -116,8 +116,7 @@ class Compat:
         else:
             near = min(known, key=lambda s: abs(_order(s) - _order(series)))
         raise UsageError(
-            f"this version of buildfarm does not know torch {text}; the nearest is {near}, the newest {newest}"
-            + _READ.format("torch", text),
+            f"this version of buildfarm does not know torch {text}; the nearest is {near}, the newest {newest}{_READ}",
             Code.VERSION_UNKNOWN,
         )
 
@@ -145,7 +144,7 @@ class Compat:
             near = min(self.cudas, key=lambda c: abs(_order(str(c)) - _order(str(cuda))))
             raise UsageError(
                 f"this version of buildfarm does not know CUDA {cuda}; the nearest is {near}, the newest"
-                f" {self.cudas[-1]}{_READ.format('cuda', cuda)}",
+                f" {self.cudas[-1]}{_READ}",
                 Code.VERSION_UNKNOWN,
             )
         return cuda

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.markup import escape
 
 from builder.cli.options import SOURCE, RunOptions, SelectOptions, architectures, architectures_hint
+from builder.commands.axes import reads_unknown
 from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.building.story import BuildRun, LocalRun
 from builder.commands.distributed.options import WorkersOptions
@@ -80,6 +81,7 @@ class BuildOptions(WorkersOptions, SelectOptions, RunOptions):
         return architectures(self.arch)
 
 
+@reads_unknown
 def build(options: BuildOptions) -> Exit:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv.
 

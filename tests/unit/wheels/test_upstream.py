@@ -80,7 +80,7 @@ def test_a_new_torch_and_its_toolkit_are_planned(index: PackageIndex, project: P
     add_toolkit(index)
     said = CliRunner().invoke(app, ["plan"])
     assert isinstance(said.exception, Exception)
-    assert "`buildfarm facts --torch 2.99` reads a newer one" in str(said.exception)
+    assert "`buildfarm facts` reads a newer one" in str(said.exception)
     said = CliRunner().invoke(app, ["facts"])
     assert said.exit_code == 0, said
     assert "wrote facts.yaml; commit it with matrix.yaml" in said.stderr
@@ -261,12 +261,32 @@ def test_a_row_of_this_version_wins_and_a_patch_release_joins_its_series(project
     assert [str(python) for python in compat.torch(Torch.parse("2.11.7")).pythons[Torch.parse("2.11.7")]] == ["3.12"]
 
 
-@pytest.mark.usefixtures("index")
-def test_only_facts_reads_what_is_unknown(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in (["build"], ["smoke"], ["plan"]):
-        with refused(Code.KEY_INVALID, "does not know torch 2.99"):
-            raise CliRunner().invoke(app, words).exception or AssertionError(words)
+def test_a_build_reads_what_is_unknown_and_goes_on(
+    index: PackageIndex, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_torch(index, TORCH)
+    add_toolkit(index)
+    file = project / "facts.yaml"
+    with refused(Code.KEY_INVALID, "torch 2.99"):
+        raise CliRunner().invoke(app, ["plan"]).exception or AssertionError
     monkeypatch.setenv("UV_OFFLINE", "1")
     with refused(Code.NETWORK_UNREACHABLE, "torch 2.99"):
-        raise CliRunner().invoke(app, ["facts"]).exception or AssertionError
-    assert not (project / "facts.yaml").exists()
+        raise CliRunner().invoke(app, ["build"]).exception or AssertionError
+    assert not file.exists()
+    monkeypatch.delenv("UV_OFFLINE")
+    said = CliRunner().invoke(app, ["build", "--python", "3.11"])
+    assert "torch 2.99 is unknown to this version of buildfarm: read its facts" in said.stderr
+    with refused(Code.NO_CELL_LEFT, "3.11"):
+        raise said.exception or AssertionError
+    assert file.exists()
+
+
+@pytest.mark.usefixtures("index")
+def test_what_cannot_be_read_keeps_the_error_with_its_place(project: Path) -> None:
+    for words in (["build"], ["smoke"], ["plan"]):
+        (project / "matrix.yaml").write_text(MATRIX.replace("2.99", "2.11").replace("13.9", "thirteen"))
+        with refused(Code.KEY_INVALID, "matrix.yaml:2:8", "'thirteen' is not a CUDA version"):
+            raise CliRunner().invoke(app, words).exception or AssertionError(words)
+        (project / "matrix.yaml").write_text(MATRIX.replace("2.99", "2.11").replace("13.9", "13.0"))
+        with refused(Code.VALUE_INVALID, "--torch abc"):
+            raise CliRunner().invoke(app, [*words, "--torch", "abc"]).exception or AssertionError(words)
