@@ -180,6 +180,17 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+def committed(folder: Path, *, files: bool = True) -> str:
+    """Make a folder a repository, or add a commit: of its files or of none; returns the hash."""
+    for words in (
+        ["init", "-q", "-b", "main"],
+        *([["add", "."]] if files else []),
+        ["commit", "-q", "--allow-empty", "-mx"],
+    ):
+        git(folder, *words)
+    return git(folder, "rev-parse", "HEAD")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_sync() -> Iterator[None]:
     """No test outlives a loss of power; to sync thousands of small files takes minutes."""

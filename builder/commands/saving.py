@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, unquote
@@ -34,7 +33,7 @@ from builder.matrix.plan import Build
 from builder.option import argument, option
 from builder.store import Store, project_key, write_atomic, write_if_changed
 from builder.untrusted import remove_tree
-from builder.wheels.job import Executor, Resolver, build_digest, problems_of
+from builder.wheels.job import Executor, Resolver, build_digest
 from builder.wheels.sources.git import checkout
 from builder.wheels.sources.index import Location, download, fetch, locate_all
 from builder.wheels.sources.prepare import fetch_sdist, source_digest
@@ -80,11 +79,8 @@ def save(options: SaveOptions) -> None:
         saver.write(options.sign)
     files = saver.saved.files
     total, new = sum(size for _, size in files.values()), sum(files[name][1] for name in saver.new)
-    text = (
-        f"{folder} has {counted(len(files), 'file')}, {size_text(total)}; {size_text(new)} of them are new.\n"
-        f"On a machine without a network: `buildfarm build --from {folder}`\n"
-    )
-    print_data(text)
+    print_data(f"{folder} has {counted(len(files), 'file')}, {size_text(total)}; {size_text(new)} of them are new.\n")
+    print_data(f"On a machine without a network: `buildfarm build --from {folder}`\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +98,8 @@ def check(options: CheckSavedOptions) -> Exit:
     """
     folder = options.folder.absolute()
     saved = Saved.read(folder)
-    damaged = [str(error) for error in problems_of(partial(saved.verified, folder, name) for name in saved.files)]
-    text = "".join(f"{line}\n" for line in damaged) or f"all {counted(len(saved.files), 'file')} are as listed\n"
-    print_data(text)
+    damaged = [f"{error}\n" for error in saved.damage(folder)]
+    print_data("".join(damaged) or f"all {counted(len(saved.files), 'file')} are as listed\n")
     return Exit.FAILED if damaged else Exit.OK
 
 
@@ -182,15 +177,8 @@ class Saver:
 
     def python(self, python: Python) -> None:
         """Save the archive of a Python that uv would download, for a machine that lacks it."""
-        argv = [
-            str(find_uv()),
-            "python",
-            "list",
-            str(python),
-            "--only-downloads",
-            "--show-urls",
-            "--output-format=json",
-        ]
+        options = ["--only-downloads", "--show-urls", "--output-format=json"]
+        argv = [str(find_uv()), "python", "list", str(python), *options]
         answer = subprocess.run(argv, env=uv_variables(), capture_output=True, text=True, check=False)
         offered = [one["url"] for one in json.loads(answer.stdout or "[]") if one["implementation"] == "cpython"]
         release, name = unquote(offered[0]).split("/")[-2:] if offered else ("", "")
@@ -258,19 +246,9 @@ class Saver:
         (self.folder / SIGNATURE).unlink(missing_ok=True)  # it was of the earlier list
         write_atomic(self.folder / LIST, self.saved.to_json())
         if key:
-            argv = [
-                "ssh-keygen",
-                "-q",
-                "-Y",
-                "sign",
-                "-f",
-                str(key.expanduser()),
-                "-n",
-                NAMESPACE,
-                str(self.folder / LIST),
-            ]
+            argv = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key.expanduser()), "-n", NAMESPACE]
             try:
-                done = subprocess.run(argv, capture_output=True, text=True, check=False)
+                done = subprocess.run([*argv, str(self.folder / LIST)], capture_output=True, text=True, check=False)
             except FileNotFoundError:
                 raise no_keygen() from None
             if done.returncode:

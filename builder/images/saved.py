@@ -13,7 +13,7 @@ import hashlib
 import os
 import subprocess
 import tarfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -103,6 +103,14 @@ class Saved:
             raise _damaged(path, str(error.strerror)) from None
         return path
 
+    def damage(self, folder: Path) -> Iterator[UsageError]:
+        """The errors of all files."""
+        for name in self.files:
+            try:
+                self.verified(folder, name)
+            except UsageError as error:
+                yield error
+
     def to_json(self) -> bytes:
         """The text of `saved.json`."""
         return _adapter().dump_json(self, indent=1)
@@ -139,17 +147,6 @@ def use_saved(store: Store) -> None:
             archive.extractall(aside / "tree", filter="data")
             kept.parent.mkdir(parents=True, exist_ok=True)
             (aside / "tree").rename(kept)
-
-
-def damage_of(folder: Path) -> UsageError | None:
-    """The error of the first file of a saved folder that is missing or damaged, or None."""
-    try:
-        saved = Saved.read(folder)
-        for name in saved.files:
-            saved.verified(folder, name)
-    except UsageError as error:
-        return error
-    return None
 
 
 def check_cells(cells: Collection[str], executor: str) -> None:

@@ -1,17 +1,20 @@
 """What a compile shows: whether its source and its wheel are what the recipe describes, or why it failed."""
 
+import json
 import re
+import shlex
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from builder.diagnosis.first_error import clean, every_error, first_error, is_message, last_lines, last_words
 from builder.diagnosis.known_errors import KnownCause, causes, header_hints, hints_for, missing_file_hints, reports
-from builder.diagnosis.setup_script import SetupFacts, read_setup_script
+from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script, read_toml
 from builder.diagnosis.target_version import target_version, written
 from builder.errors import DISK_HINT, BuildError, Code
 from builder.log import print_warning
@@ -22,6 +25,7 @@ from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import oldest_torch
 from builder.wheelfile.facts import read_facts
+from builder.wheels.build_scripts.identity import ANSWER, DIFFERS
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import is_excluded
 from builder.wheels.toolchain.machine import header_hint
@@ -81,15 +85,21 @@ def check_wheel(wheel: Path, job: CompileJob, source: CompileFacts, log: str) ->
 
 
 def check_identity(wheel: Path, job: CompileJob) -> None:
-    """Raises BuildError unless name and version of the compiled wheel are those of the recipe.
-
-    The name is compared as pip compares names. Of the version, the public part counts: setup.py may append a local one.
-    """
+    """Raises BuildError unless name and version of the compiled wheel are those of the recipe."""
     try:
         _, version, _, _ = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
         raise BuildError(str(error), stage="verify", log=job.log, where=wheel.name) from None
-    name, recipe, differences, hints = wheel.name.split("-")[0], job.recipe, [], []
+    if differs := other_identity(job, wheel.name.split("-")[0], version):
+        raise differs
+
+
+def other_identity(job: CompileJob, name: str, version: Version) -> BuildError | None:
+    """The error of a wheel that gets another name or version than the recipe says; None if it gets the same.
+
+    The name is compared as pip compares names. Of the version, the public part counts: setup.py may append a local one.
+    """
+    recipe, differences, hints = job.recipe, [], []
     if canonicalize_name(name) != canonicalize_name(job.build.wheel_name):
         differences.append(f"the name {name} instead of {job.build.wheel_name}")
         pattern = name_pattern(name, job.build.torch, job.build.cuda)
@@ -102,8 +112,8 @@ def check_identity(wheel: Path, job: CompileJob) -> None:
         else:
             hints.append(f"set `version: {stated}` in {RECIPE}, or patch the version of the source (`patches`)")
     if not differences:
-        return
-    raise BuildError(
+        return None
+    return BuildError(
         f"the source makes a wheel with {' and '.join(differences)}",
         Code.VERSION_DIFFERS,
         stage="verify",
@@ -145,6 +155,49 @@ def check_target(job: CompileJob) -> Torch | None:
         where=str(target),
         hints=hints,
     )
+
+
+def identity_question(job: CompileJob, *, keep: Path | None = None) -> str:
+    """The argument of `build_scripts.identity` for a source whose name or version only its build backend knows.
+
+    Empty if both are constants in the files of the source. Without `keep`, the answer must be what the recipe says;
+    `keep` is a file for METADATA of any name and version.
+    """
+    pyproject = read_toml(job.source / "pyproject.toml")
+    system, project = pyproject.get("build-system", {}), pyproject.get("project")
+    backend = system.get("build-backend", "setuptools.build_meta:__legacy__")
+    if project is None and backend.startswith("setuptools."):
+        project = {} if (job.source / "setup.cfg").exists() else read_setup_script(job.source).keywords
+    constants = [(project or {}).get(key) for key in ("name", "version")]
+    if not keep and all(isinstance(value, str) and UNKNOWN not in value for value in constants):
+        return ""
+    return json.dumps(
+        {
+            "backend": backend,
+            "path": system.get("backend-path", []),
+            "settings": {name: list(values) for name, values in job.recipe.config_settings.items()},
+            "name": "" if keep else job.build.wheel_name,
+            "version": "" if keep else Version(job.build.version).public,
+            "keep": str(keep or ""),
+        }
+    )
+
+
+def asking(question: str, python: str | Path, script: str, project: PurePath) -> str:
+    """The shell command that asks this question in the folder of a source, by `identity.py` at the path `script`.
+
+    It ends the shell with the status DIFFERS if the answer is not what the recipe says.
+    """
+    ask = shlex.join([str(python), str(script), question])
+    return f"(cd {shlex.quote(str(project))} && exec {ask}); [ $? -ne {DIFFERS} ] || exit {DIFFERS}"
+
+
+def answered_identity(output: str) -> tuple[str, Version] | None:
+    """What the build backend answered, from the output of `build_scripts.identity`; None without a valid answer."""
+    found = re.findall(rf"^{ANSWER} (\S+) (\S+)$", output, re.MULTILINE)
+    with suppress(IndexError, InvalidVersion):
+        return found[-1][0], Version(found[-1][1])
+    return None
 
 
 def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str) -> None:

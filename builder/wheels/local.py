@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -14,21 +13,21 @@ from importlib.metadata import version
 from pathlib import Path
 
 from builder.confinement import confined, weakness
-from builder.diagnosis.setup_script import read_toml
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.amounts import join_names
 from builder.log import print_warning
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.process import run
+from builder.process import log_size, run, text_since
 from builder.progress.display import WAITS
 from builder.records import Part, Toolchain
 from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts import PACKAGE, identity, script_command
+from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.build_scripts.new_environment import link_toolkit, torch_mismatch
-from builder.wheels.failures import compile_failure
+from builder.wheels.failures import answered_identity, asking, compile_failure, identity_question, other_identity
 from builder.wheels.job import Compiled, CompileJob, NotPreparedError, Resolver, config_setting_options, problems_of
 from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics, with_reuse
@@ -192,10 +191,14 @@ class LocalBuild:
 
     def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
         """Build one wheel without isolation in the build's environment."""
+        start, question = log_size(job.log), identity_question(job)
         with self._in_place(job, stage) as (environment, source, run_there):
             argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
             argv += [str(environment.interpreter), *config_setting_options(job.recipe)]
             argv += ["--out-dir", str(job.raw), str(source)]
+            if question:  # the line that begins with `+` separates the output of both, as in the log of every program
+                ask = asking(question, environment.interpreter, identity.__file__, source)
+                argv = ["sh", "-c", f'{ask}; echo "+ $1 $2"; exec "$@"', "sh", *argv]
             status = run_there(argv)
             if changed := self._executor.environments.changes(environment):
                 raise BuildError(  # the record of the wheel would not be true
@@ -209,6 +212,9 @@ class LocalBuild:
                         f"the full output is in {job.log}",
                     ],
                 )
+            answer = answered_identity(text_since(job.log, start))
+            if status == DIFFERS and answer and (error := other_identity(job, *answer)):
+                raise error
             if status != 0:
                 raise compile_failure(job, status, str(source))
             libraries = provided_libraries(environment.site_packages, job.recipe.requires)
@@ -220,16 +226,9 @@ class LocalBuild:
         """METADATA of the wheel, as the build backend makes it before a compile; empty if it makes none."""
         kept = job.raw / "METADATA"  # in a folder that the build may write to
         job.raw.mkdir(exist_ok=True)
+        question = identity_question(job, keep=kept)
         with self._in_place(job, stage) as (environment, source, run_there):
-            system = read_toml(source / "pyproject.toml").get("build-system", {})
-            question = {
-                "source": str(source),
-                "backend": system.get("build-backend", "setuptools.build_meta:__legacy__"),
-                "path": system.get("backend-path", []),
-                "settings": {name: list(values) for name, values in job.recipe.config_settings.items()},
-                "keep": str(kept),
-            }
-            run_there([str(environment.interpreter), identity.__file__, json.dumps(question)])
+            run_there(["sh", "-c", asking(question, environment.interpreter, identity.__file__, source)])
             self._executor.environments.changes(environment)
         return kept.read_text(encoding="utf-8") if kept.exists() else ""
 

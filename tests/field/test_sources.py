@@ -24,7 +24,7 @@ from builder.publish.results import BuildResult
 from builder.recipes.project_files import Draft
 from builder.store import StoredBuild
 from builder.wheelfile.facts import read_facts
-from tests.conftest import git
+from tests.conftest import committed, git
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
 from tests.refused import refused
 from tests.unit.loopback import PYTHON, pure_wheel
@@ -125,13 +125,6 @@ def sources(tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield Sources(project, tmp_path / "project" / "t0")
 
 
-def git_repository(folder: Path, *, files: bool = True) -> str:
-    """Make a folder a repository with one commit, of its files or of none; returns the short hash."""
-    for words in (["init", "-q"], *([["add", "."]] if files else []), ["commit", "-q", "--allow-empty", "-m", "x"]):
-        git(folder, *words)
-    return git(folder, "rev-parse", "--short", "HEAD")
-
-
 CALL = "import subprocess, sys\nsubprocess.{}([sys.executable, '-m', 'pip', *{!r}])\n"
 
 
@@ -189,11 +182,11 @@ def test_a_submodule_behind_ssh(sources: Sources, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("GIT_SSH_COMMAND", "sh -c 'echo \"g: Permission denied (publickey).\" >&2; exit 255'")
     folder, library = sources.write(), tmp_path / "lib"
     library.mkdir()
-    git_repository(library)
+    committed(library)
     git(folder, "init", "-q", "-b", "main")
     git(folder, "submodule", "--quiet", "add", str(library), "third_party/lib")
     git(folder, "config", "-f", ".gitmodules", "submodule.third_party/lib.url", "git@git.invalid:org/lib.git")
-    git_repository(folder)
+    committed(folder)
     with pytest.raises(BuildfarmError) as caught:
         add(sources.project, f"{folder.as_uri()}@main")
     assert "cannot fetch the submodule third_party/lib from git@git.invalid:org/lib.git: g: Perm" in str(caught.value)
@@ -329,7 +322,7 @@ HASH = "import subprocess\nhash = subprocess.check_output(['git', 'rev-parse', '
 
 def test_version_from_git_with_a_way_out(sources: Sources, tmp_path: Path) -> None:
     """Report 11: a repository around the build is not that of the source, and `add` finds the version."""
-    commit = git_repository(tmp_path, files=False)
+    commit = committed(tmp_path, files=False)[:7]
     guarded = "try:\n" + "".join(f"    {line}\n" for line in HASH.splitlines())
     guarded += "except Exception:\n    hash = ''\n"
     sources.write(guarded + SETUP.replace('version="1.0"', 'version="1.0" + (hash and "+" + hash)'))
@@ -612,7 +605,7 @@ def test_files_above_a_git_subfolder(sources: Sources, tmp_path: Path) -> None:
     for name, text in files.items():
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text(text)
-    git_repository(repository)
+    committed(repository)
     source = f"git+{repository.as_uri()}#subdirectory=bindings/python"
     added = add(sources.project, source)
     assert added.recipe.version == "1.0"
@@ -657,7 +650,7 @@ def test_a_link_to_a_folder_of_the_same_repository(sources: Sources, tmp_path: P
     source = Sources(sources.project, repository / "bindings" / "t0").write()
     (source / "t0" / "csrc").rename(repository / "csrc")
     (source / "t0" / "csrc").symlink_to("../../../csrc")
-    git_repository(repository)
+    committed(repository)
     add(sources.project, f"git+{repository.as_uri()}#subdirectory=bindings/t0")
     result = sources.good()
     assert not result.refused

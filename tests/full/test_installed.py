@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from builder.proofs.inventory import Shelf
-from tests.conftest import ROOT, Farm, Ran, lacking, run
+from tests.conftest import ROOT, Farm, Ran, committed, lacking, run
 from tests.real.verify.corpus import Wheel, fill, stub_libraries
 from tests.unit.publish.ci.steps import program, run_step, step_named
 
@@ -56,14 +56,6 @@ repos:
       - id: buildfarm-verify
         args: [--max-size, 10MB]
 """
-GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "init.defaultBranch=main")
-
-
-def committed(folder: Path) -> str:
-    """Make a git repository of a folder; return its commit."""
-    for arguments in (("init", "--quiet"), ("add", "--all"), ("commit", "--quiet", "-m", "all")):
-        assert run(*GIT, *arguments, cwd=folder).code == 0
-    return run("git", "rev-parse", "HEAD", cwd=folder).out.strip()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from builder.commands.building.build import BuildOptions, run_build
 from builder.errors import Exit
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
-from tests.conftest import Farm, owned
+from tests.conftest import Farm, committed, owned
 from tests.fixtures.built_cells import changed_sections
 from tests.fixtures.killed import seeded, together
 from tests.fixtures.small_project import MODULE, RECIPE, small_project
@@ -51,14 +51,8 @@ def test_kills_at_random_moments_of_a_small_build(tmp_path: Path, monkeypatch: p
             (package / "__init__.py").write_text(text)
             if old:
                 shutil.rmtree(recipe.parent / "patches", ignore_errors=True)
-                recipe.write_text(RECIPE.format(name="tiny", cuda="optional", more="").replace("{path: src}", commit()))
-
-        def commit() -> str:
-            git = ["git", "-C", str(package.parent), "-c", "user.name=a", "-c", "user.email=a@b.example"]
-            for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--allow-empty", "--message=one"]):
-                subprocess.run([*git, *words], check=True)
-            revision = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
-            return f"{{git: '{package.parent.as_uri()}', revision: {revision.strip()}}}"
+                source = f"{{git: '{package.parent.as_uri()}', revision: {committed(package.parent)}}}"
+                recipe.write_text(RECIPE.format(name="tiny", cuda="optional", more="").replace("{path: src}", source))
 
         for content in ("", "number = -1\n"):  # the first one also makes the environments
             write(content)

@@ -18,6 +18,7 @@ from builder.log import console
 from builder.proof import Verdict
 from builder.publish.results import BuildResult
 from builder.wheelfile.archive import differences
+from tests.conftest import committed
 from tests.fixtures.small_project import SmallProject, small_project
 
 pytestmark = pytest.mark.usefixtures("headers")
@@ -47,7 +48,8 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(console, "quiet", True)
         with small_project(root / "project", monkeypatch) as made:
-            source = git_repository(root / "repository", made.recipe("tiny").parent)
+            repository = made.recipe("tiny").parent.rename(root / "repository")
+            source = {"git": repository.as_uri(), "revision": committed(repository)}
             recipe = made.root / "tiny" / "extension.yaml"
             recipe.write_text(
                 recipe.read_text().replace("{path: src}", json.dumps(source)) + "companions: [numpy, absent]\n"
@@ -59,15 +61,6 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
         shutil.rmtree(root / "repository")
         monkeypatch.setenv("UV_CACHE_DIR", str(root / "new-cache"))
         yield found
-
-
-def git_repository(folder: Path, files: Path) -> dict[str, str]:
-    """A repository with these files, as the source of a recipe."""
-    shutil.copytree(files, folder)
-    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "one"]):
-        subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b.example", *words], check=True)
-    revision = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    return {"git": folder.as_uri(), "revision": revision.stdout.strip()}
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca
 from builder.images.specs import python_prefix
 from builder.resources import measure_resources
 from builder.wheelfile.compatibility import DRIVER_LIBRARIES
-from builder.wheels.build_scripts import copy_scripts, script_command
+from builder.wheels.build_scripts import FOLDERS, copy_scripts, script_command
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
+from builder.wheels.failures import asking, identity_question
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
 from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
 from builder.wheels.sccache.launchers.server import CacheSettings
@@ -169,6 +170,11 @@ def configuration(job: CompileJob, inputs: ContainerInputs) -> str:
     A file needs no double quoting, unlike CIBW_ variables, and can be read after the build. cibuildwheel reads it in
     place of [tool.cibuildwheel] in the source, which has settings for the CI of the source's authors.
     """
+    before, question = shlex.join(_script("before-build")), identity_question(job)
+    if question:  # name and version, if the source does not state them
+        python = f"{python_prefix(job.toolchain.python)}/bin/python"
+        project = PurePosixPath(SOURCE, job.source.relative_to(job.tree))
+        before += f" || exit; {asking(question, python, f'{_JOB}/builder/{FOLDERS[0]}/identity.py', project)}"
     settings = {
         "container-engine": {
             "name": "docker",
@@ -176,7 +182,7 @@ def configuration(job: CompileJob, inputs: ContainerInputs) -> str:
             "disable-host-mount": True,
         },
         f"manylinux-{job.build.platform.machine}-image": inputs.image,
-        "before-build": shlex.join(_script("before-build")),
+        "before-build": before,
         # The same front end as in the local executor.
         "build-frontend": {
             "name": "uv",

@@ -11,10 +11,12 @@ from builder.process import complete_lines, text_since
 from builder.progress.display import repeated
 from builder.wheels.cibuildwheel.config import SOURCE
 from builder.wheels.failures import (
+    answered_identity,
     compile_failure,
     disk_is_full,
     left_out_extensions,
     no_library_hints,
+    other_identity,
     was_killed,
 )
 from builder.wheels.job import CompileJob
@@ -118,6 +120,9 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildError:
         left_out = left_out_extensions(job, text_since(job.log, start).splitlines())
         script = read_setup_script(job.source)
         return error(NO_LIBRARY, *left_out, *no_library_hints(script, job.recipe), failed="compile")
+    answer = answered_identity("\n".join(lines)) if stage == "environment" else None
+    if answer and (differs := other_identity(job, *answer)):
+        return differs
     if stage == "compile":
         return compile_failure(job, status, SOURCE, [line.removeprefix("::error::") for line in lines], tree=job.tree)
     if disk_is_full(lines):

@@ -162,9 +162,9 @@ def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], in
     if status < 0:
         return MachineFaultError(f"uv was killed by signal {-status}", Code.KILLED, stage="environment", log=log)
     if folder := saved_folder():
-        from builder.images.saved import damage_of  # noqa: PLC0415 - loads slowly
+        from builder.images.saved import Saved  # noqa: PLC0415 - loads slowly
 
-        if damage := damage_of(folder):
+        if damage := next(Saved.read(folder).damage(folder), None):
             return damage
     output = text_since(log, start)
     wanted = ", ".join(requirements)

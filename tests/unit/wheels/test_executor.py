@@ -4,8 +4,10 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -26,6 +28,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, PathSource, Recipe
 from builder.records import Part, Toolchain
 from builder.store import Store
+from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.build_scripts.job_file import BuildPaths, read_job
 from builder.wheels.cibuildwheel import log as log_module
 from builder.wheels.cibuildwheel.config import (
@@ -168,7 +171,11 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert (mounted / "builder/wheels/build_scripts/__main__.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
     script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts /buildfarm/job/job.json"
-    assert options.before_build == f"{script} before-build"
+    prepare, _, check = options.before_build.partition(" || exit; ")
+    assert prepare == f"{script} before-build"
+    asked = "/opt/python/cp311-cp311/bin/python /buildfarm/job/builder/wheels/build_scripts/identity.py"
+    assert check.startswith(f"(cd /project && exec {asked} '")
+    assert json.loads(shlex.split(check)[6].removesuffix(");"))["name"] == "toy"
     assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"
 
 
@@ -491,6 +498,13 @@ def fail(logged_job: CompileJob) -> Fail:
         return error
 
     return fail
+
+
+def test_another_version_ends_a_build_before_its_compile(logged_job: CompileJob) -> None:
+    with logged_job.log.open("a") as stream:
+        stream.write(f"{OURS}{ANSWER} toy 1.1\n{COMMAND_FAILED}")
+    error = log_module.run_error(logged_job, len(EARLIER), 1)
+    assert "makes a wheel with the version 1.1 instead of 1.0" in error.sentence
 
 
 def test_a_wheel_without_libraries_names_the_option_that_the_source_waits_for(

@@ -1,6 +1,5 @@
 """The local executor: the settings of a build, why it is refused, and the checks of its wheel, source and log."""
 
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from builder.errors import BuildError, Code, Exit
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
@@ -21,12 +21,17 @@ from builder.store import Store
 from builder.wheels import local
 from builder.wheels.build_dir import folder_of
 from builder.wheels.build_scripts import identity
+from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import read_job
 from builder.wheels.failures import (
+    answered_identity,
+    asking,
     check_identity,
     check_source,
     compile_failure,
     find_cuda_sources,
+    identity_question,
+    other_identity,
     without_compiled,
 )
 from builder.wheels.job import CompileJob
@@ -362,6 +367,7 @@ def test_another_name_or_version(name: str, version: str, sentence: str, hint: s
     assert hint in caught.value.hints[0]
 
 
+SETUP = "import os\nfrom setuptools import setup\nsetup(name='ops' + os.getenv('END', ''), version='1.0')\n"
 BACKEND = """\
 import pathlib
 
@@ -369,17 +375,35 @@ def prepare_metadata_for_build_wheel(folder, config_settings=None):
     info = pathlib.Path(folder, "ops-1.0.dist-info")
     info.mkdir()
     options = "".join(config_settings.get("name", ()))
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: ops{options}\\nVersion: 1.0\\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: ops{options}\\nVersion: {VERSION}\\n")
     return info.name
 """
 
 
-def test_the_build_backend_is_asked_for_metadata(tmp_path: Path) -> None:
-    (tmp_path / "backend.py").write_text(BACKEND)
-    question = {"source": str(tmp_path), "backend": "backend", "path": ["."], "settings": {"name": ["_cu130"]}}
-    asked = json.dumps({**question, "keep": str(tmp_path / "METADATA")})
-    subprocess.run([sys.executable, identity.__file__, asked], check=True)
-    assert "Name: ops_cu130\nVersion: 1.0\n" in (tmp_path / "METADATA").read_text()
+@pytest.mark.parametrize(
+    ("version", "options", "status"),
+    [
+        ("1.0", (), 0),
+        ("1.0.0+cu130.abc", (), 0),
+        ("1.0", ("_cu130",), DIFFERS),
+        ("1.1", (), DIFFERS),
+        ("1.0-rc.1", (), 0),  # not in its normal form: compared after the compile
+        ("None\nboom", (), 0),
+    ],
+)
+def test_the_build_backend_is_asked_for_name_and_version(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], version: str, options: tuple[str, ...], status: int
+) -> None:
+    project = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    backend = BACKEND.replace("VERSION", repr(version)[1:-1])
+    asked = job_of("ops", "1.0", tmp_path, {"backend.py": backend, "pyproject.toml": project})
+    asked = replace(asked, recipe=replace(asked.recipe, config_settings={"name": options}))
+    ask = asking(identity_question(asked), sys.executable, identity.__file__, asked.source)
+    assert subprocess.run(["sh", "-c", ask], check=False).returncode == status
+    answer = answered_identity(capfd.readouterr().out)
+    if status:
+        assert answer is not None
+        assert other_identity(asked, *answer) is not None
 
 
 def test_the_version_of_a_source_from_elsewhere_is_changed_by_a_patch() -> None:
@@ -389,9 +413,26 @@ def test_the_version_of_a_source_from_elsewhere_is_changed_by_a_patch() -> None:
         (own, "write the same version into extension.yaml and into the source"),
         (upstream, "set `version: 1.0` in extension.yaml, or patch the version of the source (`patches`)"),
     ):
-        with pytest.raises(BuildError) as caught:
-            check_identity(Path("ops-1.0-cp312-cp312-linux_x86_64.whl"), asked)
-        assert caught.value.hints[0] == cure
+        error = other_identity(asked, "ops", Version("1.0"))
+        assert error is not None
+        assert error.hints[0] == cure
+
+
+@pytest.mark.parametrize(
+    ("files", "asked"),
+    [
+        ({"pyproject.toml": "[project]\nname = 'ops'\nversion = '1.0'\n"}, False),
+        ({"pyproject.toml": "[project]\nname = 'ops'\ndynamic = ['version']\n"}, True),
+        ({"setup.py": "from setuptools import setup\nsetup(name='ops', version='1.0')\n"}, False),
+        ({"setup.py": SETUP}, True),
+        ({"setup.py": "setup(name='ops', version='1.0')\n", "setup.cfg": "[metadata]\nversion = attr: ops.v\n"}, True),
+        ({"pyproject.toml": "[build-system]\nbuild-backend = 'other'\n"}, True),
+    ],
+)
+def test_a_backend_is_asked_only_for_what_the_files_do_not_state(
+    tmp_path: Path, files: dict[str, str], asked: bool
+) -> None:
+    assert bool(identity_question(job_of("ops", "1.0", tmp_path, files))) is asked
 
 
 def test_numbers_of_the_cell_in_a_name() -> None:
