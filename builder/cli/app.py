@@ -19,7 +19,6 @@ from typer.main import get_group
 from typer.models import OptionInfo
 
 from builder.errors import Exit
-from builder.images.network import SAVED
 from builder.log import set_verbosity
 from builder.option import SHARED
 
@@ -73,6 +72,8 @@ def with_parameters(function: Callable[..., Exit | None]) -> Callable[..., None]
     def run(**values: object) -> None:
         set_verbosity(quiet=bool(values.get("quiet")), verbose=bool(values.get("verbose")))
         if saved := values.get("saved"):
+            from builder.images.network import SAVED  # noqa: PLC0415 - the help does not need it
+
             os.environ[SAVED] = str(Path(str(saved)).expanduser().absolute())
         if exit_code := function(options=options(**values)):
             raise typer.Exit(int(exit_code))
