@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -159,7 +160,7 @@ def cause_of(output: str) -> str:
 
 def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> BuildfarmError:
     """Why uv failed, read from the log after its first `start` bytes; `status` is negative for a signal."""
-    if status < 0:
+    if status < 0 and status != -signal.SIGBUS:
         return MachineFaultError(f"uv was killed by signal {-status}", Code.KILLED, stage="environment", log=log)
     if folder := saved_folder():
         from builder.images.saved import Saved  # noqa: PLC0415 - loads slowly
@@ -169,7 +170,7 @@ def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], in
     output = text_since(log, start)
     wanted = ", ".join(requirements)
     where = index_setting(index)
-    if reports("disk-full", output):
+    if status < 0 or reports("disk-full", output):  # SIGBUS: it wrote to a file that is mapped into its memory
         sentence = "the disk is full; unfinished files were deleted"
         return MachineFaultError(sentence, Code.DISK_FULL, stage="environment", log=log, hints=[DISK_HINT])
     if reports("unreachable", output) or reports("fetch-failed", output):
@@ -195,7 +196,9 @@ def uv_error(status: int, log: Path, start: int, requirements: Sequence[str], in
             sentence = f"the package index does not have a required package or version: {detail}"
             return MissingToolError(sentence, Code.PACKAGE_NOT_FOUND, where=where, hints=hints)
         return UnsatisfiableError(f"the packages conflict: {detail}", Code.ENVIRONMENT_FAILED, where=where, hints=hints)
-    sentence, hints = f"uv could not create the environment for {wanted}", [f"the full output is in {log}"]
+    cause = cause_of(output)
+    sentence = f"uv could not create the environment for {wanted}{f': {cause}' if cause else ''}"
+    hints = [f"the full output is in {log}"]
     if lacking := reports("dependency-build", output):
         # The last line that the build of the package printed, and the packages that require it.
         printed = re.search(r"(?s)\[std(?:err|out)\]\n((?: +[^\n]*\n|\n(?= ))+)", output)
