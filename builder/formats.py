@@ -13,7 +13,7 @@ BUILD_FORMAT = 6
 #: The facts that are read from a wheel file and kept in the store.
 FACTS_FORMAT = 4
 #: Verdicts of the checks of the wheel file.
-STATIC_FORMAT = 9
+STATIC_FORMAT = 10
 #: Verdicts of the linkage check.
 LINKAGE_FORMAT = 4
 #: Verdicts of the import in the environment of a cell.
@@ -21,7 +21,7 @@ CELL_FORMAT = 2
 #: Verdicts of the op gate.
 OPS_FORMAT = 11
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
-VERIFY_FORMAT = 8
+VERIFY_FORMAT = 9
 #: What client and workers send each other.
 PROTOCOL = 17
 

@@ -42,7 +42,7 @@ def static_proofs(
         check_tags(facts, claim, provided),
         check_modules(facts),
         check_metadata(facts, claim),
-        check_grafted(facts, provided, foreign=claim.foreign),
+        check_grafted(facts, provided, foreign=claim.foreign, uses_torch=claim.uses_torch),
         check_contents(facts),
         check_abi3(facts, claim),
         check_stable(facts, claim),

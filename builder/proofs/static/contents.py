@@ -1,5 +1,6 @@
 """Check what a wheel holds: its library and GPU code, no library of torch, CUDA or the driver, not too many bytes."""
 
+import posixpath
 import re
 from collections.abc import Iterator
 
@@ -46,7 +47,9 @@ _MOST = 3
 def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
     """The wheel holds at least one library of its own; for a CUDA extension, one of them holds GPU code."""
     errors = []
-    own = [library for library in facts.libraries if not library.foreign]
+    # In a wheel of others, auditwheel may have copied in the only library, which Python code opens by its path.
+    copied = claim.foreign and not claim.cuda_required
+    own = [library for library in facts.libraries if copied or not library.foreign]
     if claim.foreign and not facts.libraries and all(tag.endswith("-any") for tag in facts.tags):
         return make_proof(facts, Check.PAYLOAD, [], good="pure Python, without a library")
     if not own:
@@ -60,12 +63,15 @@ def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
     return make_proof(facts, Check.PAYLOAD, errors, good=good)
 
 
-def check_grafted(facts: WheelFacts, provided: frozenset[str], *, foreign: bool = False) -> Proof:
+def check_grafted(
+    facts: WheelFacts, provided: frozenset[str], *, foreign: bool = False, uses_torch: bool = True
+) -> Proof:
     """The wheel holds no library that the cell's torch, its NVIDIA packages or the driver provide.
 
     `provided` holds file names such as `libtorch_cpu.so` and `libcudart.so.13`. A copy is recognised by its file name
     or soname, also with the hash that auditwheel adds. Two copies in one process have two separate states of CUDA.
-    In a `foreign` wheel, a runtime under a name of its own is a remark: it works, as a linked one does. The packages of
+    In a `foreign` wheel, a runtime under a name of its own is a remark: it works, as a linked one does. So is any
+    library but those of the driver if the wheel does not use torch, such as triton with its own CUPTI. The packages of
     NVIDIA and torch themselves have their libraries in `nvidia/` and `torch/`.
     """
     # Compare names with their hash: a torch with `libgomp-a34b3233.so.1` does not provide `libgomp.so.1`.
@@ -79,11 +85,13 @@ def check_grafted(facts: WheelFacts, provided: frozenset[str], *, foreign: bool 
         and any(_is_theirs(name, theirs) for name in (library.basename, library.soname) if name)
     ]
     errors, remarks, good = [], [], "none"
-    if grafted and foreign and all(map(_RENAMED_RUNTIME.search, grafted)):
-        good = "only a runtime of CUDA, NVRTC or OpenMP"
+    driver = any(is_driver_library(posixpath.basename(path)) for path in grafted)
+    renamed = all(map(_RENAMED_RUNTIME.search, grafted))
+    if grafted and foreign and (renamed or not (uses_torch or driver)):
+        good = "only a runtime of CUDA, NVRTC or OpenMP" if renamed else "the wheel does not use torch"
         remarks.append(
-            f"the wheel contains {join_names(grafted)}: a second runtime in the process, which an update of torch does"
-            " not replace"
+            f"the wheel contains {join_names(grafted)}: a second copy in a process with torch, which an update of torch"
+            " does not replace"
         )
     elif grafted:
         errors.append(

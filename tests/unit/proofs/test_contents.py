@@ -40,6 +40,9 @@ def test_payload(libraries: tuple[Library, ...], required: bool, verdict: str, s
     proof = check_payload(wheel_facts(*libraries, tag=tag), claim(cuda_required=required))
     assert (proof.check, proof.verdict, proof.cell) == (Check.PAYLOAD, verdict, None)
     assert re.search(says, proof.reason)
+    if libraries == (library(ZLIB),):  # of others, as rtree, whose Python code opens it
+        others = replace(claim(cuda_required=False), foreign=True)
+        assert check_payload(wheel_facts(*libraries, tag=tag), others).reason == "1 library"
 
 
 @pytest.mark.parametrize(
@@ -107,12 +110,12 @@ def test_a_wheel_without_gpu_code_is_explained_by_its_build(sources: CudaSources
 @pytest.mark.parametrize(
     ("path", "provided", "foreign", "verdict", "remark"),
     [
-        ("ops.libs/libcudart-1a2b3c4d.so.13", False, True, "passed", "a second runtime in the process"),
+        ("ops.libs/libcudart-1a2b3c4d.so.13", False, True, "passed", "a second copy in a process with torch"),
         ("ops.libs/libcudart-1a2b3c4d.so.13", False, False, "failed", ""),
         ("ops/libcudart.so.13", False, True, "failed", ""),
         ("ops.libs/libgomp-1a2b3c4d.so.1.0.0", False, False, "passed", "an OpenMP runtime beside that of torch"),
         ("ops/libiomp5.so", False, True, "passed", "an OpenMP runtime beside that of torch"),
-        ("ops.libs/libgomp-1a2b3c4d.so.1.0.0", True, True, "passed", "a second runtime in the process"),
+        ("ops.libs/libgomp-1a2b3c4d.so.1.0.0", True, True, "passed", "a second copy in a process with torch"),
     ],
 )
 def test_a_runtime_of_its_own(path: str, provided: bool, foreign: bool, verdict: str, remark: str) -> None:
@@ -128,6 +131,9 @@ def test_openmp_matters_only_beside_torch() -> None:
     own = library("x/_C.so", needed=("libtorchcodec_core4.so",))
     facts = wheel_facts(library("x.libs/libgomp-1a2b3c4d.so.1", needed=()), own, requires_dist=("numpy",))
     assert "remarks" not in check_grafted(facts, frozenset()).evidence
+    for name, verdict in (("libcupti.so.13", "passed"), ("libcuda.so.1", "failed")):  # as triton, which torch requires
+        alone = check_grafted(wheel_facts(library(f"x/{name}")), frozenset({name}), foreign=True, uses_torch=False)
+        assert (alone.verdict, "remarks" in alone.evidence) == (verdict, verdict == "passed")
 
 
 @pytest.mark.parametrize(

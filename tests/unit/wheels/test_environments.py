@@ -378,6 +378,7 @@ def test_packages_that_the_cache_lacks_do_not_conflict(monkeypatch: pytest.Monke
     error = uv_error(1, log, 0, ["torch==2.11.0"], [])
     assert error.code is Code.NETWORK_UNREACHABLE
     assert error.hints[0].startswith("UV_OFFLINE=1 forbids")
+    assert [uv_error(-number, log, 0, [], []).code for number in (7, 9)] == [Code.DISK_FULL, Code.KILLED]
     assert not any("UV_DEFAULT_INDEX" in hint for hint in error.hints)
 
 
