@@ -98,6 +98,12 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
 #: Functions with an argument PyModuleDef, an incomplete type under Py_TARGET_ABI3T (moduleobject.h of 3.15.2).
 _OF_DEFINITIONS = frozenset({"PyModuleDef_Init", "PyModule_Create2", "PyModule_FromDefAndSpec2"})
 
+#: CPython exports these since 3.8 at least (seen in 3.8.18), and counts them as stable only since 3.10 to 3.12.
+_EXPORTED_EARLY = re.compile(
+    r"PyUnicode_AsUTF8AndSize|PyObject_(GetBuffer|CopyData)|PyMemoryView_FromBuffer|PyVectorcall_Call"
+    r"|PyBuffer_(Release|FillInfo|IsContiguous|GetPointer|FromContiguous|ToContiguous|FillContiguousStrides)"
+)
+
 
 def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
     """Every Python function used is in the stable ABI of the oldest Python in the tags, or that looks for the file.
@@ -108,7 +114,7 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
     """
     oldest = [python for line in facts.tags for tag in parse_tag(line) if (python := oldest_python(tag))]
     used = {library.path: [s for s in library.undefined if is_python(s)] for library in facts.libraries}
-    errors = []
+    errors, remarks = [], []
     if not oldest:
         if claim.abi is AbiClass.CPYTHON:
             return None
@@ -124,6 +130,9 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
         added = {symbol: _added(symbol) for symbol in symbols}
         private = sorted(symbol for symbol, version in added.items() if version is None)
         newer = sorted(f"{symbol} ({version})" for symbol, version in added.items() if version and version > floor)
+        if claim.foreign and newer and all(_EXPORTED_EARLY.fullmatch(one.partition(" ")[0]) for one in newer):
+            remarks.append(f"{path} uses {join_names(newer)}, which CPython has exported, but not as stable, since 3.8")
+            newer = []
         if private:
             errors.append(
                 f"{path} uses {join_names(private)}, which Python's stable ABI does not have: define Py_LIMITED_API"
@@ -135,7 +144,7 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
                 f"{path} uses {join_names(definitions)}, whose PyModuleDef abi3t does not have: define"
                 f" Py_TARGET_ABI3T=0x030f0000, and export {entry_points(file['module'])[1]}"
             )
-    return make_proof(facts, Check.ABI3, errors, good=f"Python >= {min(oldest)}")
+    return make_proof(facts, Check.ABI3, errors, good=f"Python >= {min(oldest)}", remarks=remarks)
 
 
 def _added(symbol: str) -> Python | None:
