@@ -31,7 +31,7 @@ from builder.matrix.config import MATRIX, GitSource, Recipe, SdistSource
 from builder.matrix.load import read_plan
 from builder.matrix.plan import Build
 from builder.option import argument, option
-from builder.store import Store, project_key, write_atomic, write_if_changed
+from builder.store import Store, write_atomic, write_if_changed
 from builder.untrusted import remove_tree
 from builder.wheels.job import Executor, Resolver, build_digest
 from builder.wheels.sources.git import checkout
@@ -69,8 +69,9 @@ def save(options: SaveOptions) -> None:
     if problems := executor.problems(plan.builds, recipes):
         raise problems[0] if len(problems) == 1 else PreflightError(problems)
     folder = options.folder.absolute()
-    check_output(folder, "DIR")
-    with store.lock(f"save-{project_key(folder)}", on_wait=lambda who: print_line(f"waiting for {who}")):
+    check_output(folder, "buildfarm store save")
+    folder.mkdir(parents=True, exist_ok=True)
+    with store.lock(f"{folder}/saved", on_wait=lambda who: print_line(f"waiting for {who}")):
         for left in (path for pattern in _UNFINISHED for path in [*folder.glob(pattern)]):
             remove_tree(left) if left.is_dir() else left.unlink()
         saver = Saver(folder, Saved.read(folder) if (folder / LIST).exists() else Saved(), environments, executor)
@@ -171,6 +172,12 @@ class Saver:
             self.saved.files[name] = entry
             self.new.add(name)
 
+    def _has(self, path: Path) -> bool:
+        """Whether a file is in the folder, and in the list. A save makes a damaged one again."""
+        with suppress(UsageError):
+            return bool(self.saved.verified(self.folder, path.relative_to(self.folder).as_posix()))
+        return False
+
     def _copy(self, name: str, source: Path) -> None:
         write_if_changed(self.folder / name, source.read_bytes())
         self._list(self.folder / name)
@@ -184,7 +191,7 @@ class Saver:
         release, name = unquote(offered[0]).split("/")[-2:] if offered else ("", "")
         path = self.folder / "pythons" / release / name
         try:
-            if offered and not path.exists():
+            if offered and not self._has(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryDirectory(prefix=".fetch-", dir=path.parent) as aside:
                     download(Location(offered[0], name, ""), Path(aside, name), kind="Python", where=str(python))
@@ -203,7 +210,7 @@ class Saver:
         elif isinstance(recipe.source, GitSource):
             tree = checkout(recipe.source, cache=cache)
             target = self.folder / f"store/{tree.relative_to(store.root)}{ARCHIVE}"
-            if not target.exists():
+            if not self._has(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with tempfile.TemporaryDirectory(prefix=".tar-", dir=target.parent) as aside:
                     with tarfile.open(Path(aside, "tree"), "w") as archive:
@@ -213,12 +220,18 @@ class Saver:
 
     def _images(self, images: Mapping[str, str]) -> None:
         """Save images, given as `Executor.images` returns them."""
-        if all(name in self.saved.images and self.saved.images[name].id == found for name, found in images.items()):
+        saved, archive = self.saved, digest_of(sorted(images.values()))[:16]
+        known = [
+            saved.images[name]
+            for name, found in images.items()
+            if name in saved.images and saved.images[name].id == found
+        ]
+        kept = {entry.content for image in known for entry in saved.archives[image.archive]}
+        if len(known) == len(images) and all(self._has(self.folder / name) for name in kept if name):
             return
         # Base images are saved without their names, which may be those of other images on the other machine.
         names = [name if name.startswith(OWN) else found for name, found in images.items()]
         members = save_images(names, self.folder)
-        archive = digest_of(sorted(images.values()))[:16]
         self.saved.archives[archive] = members
         self.saved.images |= {name: Image(found, archive) for name, found in images.items()}
         for name in filter(None, (member.content for member in members)):

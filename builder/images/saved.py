@@ -11,23 +11,25 @@ copy the folder to a disk or a bucket, and a later save adds what is new:
 
 import hashlib
 import os
+import stat
 import subprocess
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.formats import sha256_of
 from builder.gate.amounts import counted, join_names
 from builder.images.network import saved_folder
 from builder.store import Store, write_atomic
-from builder.untrusted import JsonError, parts_of, read_json
+from builder.untrusted import JsonError, control_character, parts_of, read_json
 
 #: The list of the files, and its signature by `ssh-keygen`.
 LIST, SIGNATURE = "saved.json", "saved.json.sig"
@@ -35,6 +37,8 @@ LIST, SIGNATURE = "saved.json", "saved.json.sig"
 SIGNERS = "BUILDFARM_SIGNERS"
 #: What the signature is for, and what a git checkout in the store is saved as.
 NAMESPACE, ARCHIVE = "buildfarm", ".tar"
+#: What a saved folder gives to a store. No proof and no finished build: they would be believed.
+_OF_STORE = ("store/envs/", "store/inventories/", "store/sources/")
 #: How the names of images begin that buildfarm makes.
 OWN = "buildfarm/"
 #: Bytes of the list, which has some hundred for each file.
@@ -78,34 +82,38 @@ class Saved:
         """Read the list of a folder, and check its signature. Raises UsageError."""
         path = folder / LIST
         try:
-            found = read_json(path, _adapter().validate_python, limit=_MOST)
-            for name in found.files:
-                parts_of(name)
-        except FileNotFoundError:
+            found = read_json(path, _parse, limit=_MOST)
+        except (FileNotFoundError, NotADirectoryError):
             hint = f"`buildfarm store save {folder}` writes such a folder on a machine with a network"
             sentence = f"this is no saved folder: it has no {LIST}"
             raise UsageError(sentence, Code.NO_SUCH_FILE, where=str(folder), hints=[hint]) from None
         except (JsonError, OSError) as error:
-            raise _damaged(path, str(error)) from None
+            raise _damaged(path, error) from None
         _check_signature(folder)
         return found
 
     def verified(self, folder: Path, name: str, *, size_only: bool = False) -> Path:
         """The path of a file. Raises UsageError if it is missing, or if its size or its content is not as listed."""
-        path = folder / name
-        sha256, size = self.files.get(name, ("", -1))
+        path, (sha256, size) = folder / name, self.files.get(name, ("", -1))
         try:
-            if path.stat().st_size != size:
-                raise _damaged(path, f"it has {path.stat().st_size} bytes, and {LIST} says {size}")
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+                says = f"says {size}" if name in self.files else "does not have it"
+                raise _damaged(path, f"it has {found.st_size} bytes, and {LIST} {says}")
             if not size_only and sha256_of(path) != sha256:
                 raise _damaged(path, f"its sha256 is not {sha256}, as {LIST} says")
         except OSError as error:
-            raise _damaged(path, str(error.strerror)) from None
+            raise _damaged(path, error) from None
         return path
+
+    def names(self, folder: Path) -> list[str]:
+        """The files of the list, and each page of an index that uv would find but that is not in the list."""
+        pages = (path.relative_to(folder).as_posix() for path in folder.glob("index/*/*/index.html"))
+        return list(dict.fromkeys((*self.files, *sorted(pages))))
 
     def damage(self, folder: Path) -> Iterator[UsageError]:
         """The errors of all files."""
-        for name in self.files:
+        for name in self.names(folder):
             try:
                 self.verified(folder, name)
             except UsageError as error:
@@ -121,32 +129,62 @@ def _adapter() -> TypeAdapter[Saved]:
     return TypeAdapter(Saved)
 
 
-def _damaged(path: Path, why: str) -> UsageError:
+def _parse(data: object) -> Saved:
+    """What a list says. Raises ValueError for a name that is no path below a folder, KeyError for what it lacks."""
+    try:
+        found = _adapter().validate_python(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'the text'}: {first['msg']}") from None
+    for name in chain(found.files, found.packages, *found.packages.values()):
+        if not name or control_character(name) or "/".join(parts_of(name)) != name:
+            raise ValueError(f"{name!r} is no path below the folder")
+    for entry in chain.from_iterable(found.archives[image.archive] for image in found.images.values()):
+        _ = entry.content and found.files[entry.content]
+    return found
+
+
+def _damaged(path: Path, why: str | Exception) -> UsageError:
+    if isinstance(why, PermissionError):
+        hint = "its owner lets all users read the folder with `chmod -R a+rX`"
+        return UsageError("the saved file cannot be read", Code.PATH_NOT_USABLE, where=str(path), hints=[hint])
     hint = "delete the file, and run `buildfarm store save` again on a machine with a network"
-    return UsageError(f"the saved file is damaged: {why}", Code.SOURCE_DIFFERS, where=str(path), hints=[hint])
+    reason = why.strerror if isinstance(why, OSError) else why
+    return UsageError(f"the saved file is damaged: {reason}", Code.SOURCE_DIFFERS, where=str(path), hints=[hint])
 
 
 def use_saved(store: Store) -> None:
     """Fill the store from the saved folder, if there is one: sources, locked versions and symbols that it lacks.
 
     Raises UsageError for a list or a signature that is not right, and for a file that is missing or damaged. uv checks
-    packages and Pythons when it reads them, `load_image` images; here, only their sizes are looked at.
+    packages by the pages of the indexes when it reads them, and Pythons, `load_image` images; here, only their sizes
+    are looked at.
     """
     if not (folder := saved_folder()):
         return
     saved = Saved.read(folder)
-    for name in saved.files:
+    for name in saved.names(folder):
+        path = saved.verified(folder, name, size_only=not name.startswith("index/"))
         kept = store.root / name.removeprefix("store/").removesuffix(ARCHIVE)
-        path = saved.verified(folder, name, size_only=not name.startswith("store/") or kept.exists())
-        if not name.startswith("store/") or kept.exists():
+        if not name.startswith(_OF_STORE) or kept.exists():
             continue
+        saved.verified(folder, name)
         if not name.endswith(ARCHIVE):
             write_atomic(kept, path.read_bytes())
             continue
-        with store.work(f"saved-{kept.name}") as aside, tarfile.open(path) as archive:
-            archive.extractall(aside / "tree", filter="data")
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            (aside / "tree").rename(kept)
+        with store.work(f"saved-{kept.name}") as aside:
+            try:
+                with tarfile.open(path, "r:") as archive:
+                    # `data` changes targets of links, and git would notice; both refuse a file behind such a link.
+                    archive.extractall(  # noqa: S202 - each member has a filter
+                        aside / "tree",
+                        filter=lambda one, to: (tarfile.tar_filter if one.issym() else tarfile.data_filter)(one, to),
+                    )
+            except (tarfile.TarError, KeyError) as error:  # KeyError: a hard link to no member
+                raise _damaged(path, error) from None
+            if not kept.exists():  # another process may have been first
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                (aside / "tree").rename(kept)
 
 
 def check_cells(cells: Collection[str], executor: str) -> None:
