@@ -80,8 +80,7 @@ def _no_folder(path: Path, where: str) -> UsageError:
 def check_output(folder: Path, option: str) -> None:
     """Write a temporary file to a folder for wheels, or to where it will be made; raises UsageError with the option."""
     try:
-        place = next(one for one in (folder, *folder.absolute().parents) if os.path.lexists(one))
-        with tempfile.TemporaryFile(dir=place):
+        with tempfile.TemporaryFile(dir=next(one for one in (folder, *folder.absolute().parents) if one.exists())):
             pass
     except OSError as error:
         sentence = f"cannot write to this folder: {error.strerror}"

@@ -10,26 +10,25 @@ copy the folder to a disk or a bucket, and a later save adds what is new:
 """
 
 import hashlib
+import json
 import os
-import stat
 import subprocess
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.formats import sha256_of
 from builder.gate.amounts import counted, join_names
 from builder.images.network import saved_folder
 from builder.store import Store, write_atomic
-from builder.untrusted import JsonError, control_character, parts_of, read_json
+from builder.untrusted import MAX_OWN_JSON, JsonError, control_character, parts_of, read_json
 
 #: The list of the files, and its signature by `ssh-keygen`.
 LIST, SIGNATURE = "saved.json", "saved.json.sig"
@@ -37,12 +36,10 @@ LIST, SIGNATURE = "saved.json", "saved.json.sig"
 SIGNERS = "BUILDFARM_SIGNERS"
 #: What the signature is for, and what a git checkout in the store is saved as.
 NAMESPACE, ARCHIVE = "buildfarm", ".tar"
-#: What a saved folder gives to a store. No proof and no finished build: they would be believed.
-_OF_STORE = ("store/envs/", "store/inventories/", "store/sources/")
+#: For a file and for a link: `data` changes targets of links, which git would notice. Both write nothing behind one.
+_FILTERS = (tarfile.data_filter, tarfile.tar_filter)
 #: How the names of images begin that buildfarm makes.
 OWN = "buildfarm/"
-#: Bytes of the list, which has some hundred for each file.
-_MOST = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Saved:
         """Read the list of a folder, and check its signature. Raises UsageError."""
         path = folder / LIST
         try:
-            found = read_json(path, _parse, limit=_MOST)
+            found = read_json(path, _parse, limit=MAX_OWN_JSON)
         except (FileNotFoundError, NotADirectoryError):
             hint = f"`buildfarm store save {folder}` writes such a folder on a machine with a network"
             sentence = f"this is no saved folder: it has no {LIST}"
@@ -94,12 +91,10 @@ class Saved:
 
     def verified(self, folder: Path, name: str, *, size_only: bool = False) -> Path:
         """The path of a file. Raises UsageError if it is missing, or if its size or its content is not as listed."""
-        path, (sha256, size) = folder / name, self.files.get(name, ("", -1))
+        path, (sha256, size) = folder / name, self.files.get(name, ("", "nothing"))
         try:
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-                says = f"says {size}" if name in self.files else "does not have it"
-                raise _damaged(path, f"it has {found.st_size} bytes, and {LIST} {says}")
+            if (found := path.stat().st_size) != size or not path.is_file():
+                raise _damaged(path, f"it has {found} bytes, and {LIST} says {size}")
             if not size_only and sha256_of(path) != sha256:
                 raise _damaged(path, f"its sha256 is not {sha256}, as {LIST} says")
         except OSError as error:
@@ -121,26 +116,16 @@ class Saved:
 
     def to_json(self) -> bytes:
         """The text of `saved.json`."""
-        return _adapter().dump_json(self, indent=1)
-
-
-@cache
-def _adapter() -> TypeAdapter[Saved]:
-    return TypeAdapter(Saved)
+        return json.dumps(asdict(self), indent=1).encode()
 
 
 def _parse(data: object) -> Saved:
     """What a list says. Raises ValueError for a name that is no path below a folder, KeyError for what it lacks."""
-    try:
-        found = _adapter().validate_python(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'the text'}: {first['msg']}") from None
+    found = TypeAdapter(Saved).validate_python(data)
     for name in chain(found.files, found.packages, *found.packages.values()):
         if not name or control_character(name) or "/".join(parts_of(name)) != name:
             raise ValueError(f"{name!r} is no path below the folder")
-    for entry in chain.from_iterable(found.archives[image.archive] for image in found.images.values()):
-        _ = entry.content and found.files[entry.content]
+    _ = [found.archives[image.archive] for image in found.images.values()]
     return found
 
 
@@ -149,7 +134,7 @@ def _damaged(path: Path, why: str | Exception) -> UsageError:
         hint = "its owner lets all users read the folder with `chmod -R a+rX`"
         return UsageError("the saved file cannot be read", Code.PATH_NOT_USABLE, where=str(path), hints=[hint])
     hint = "delete the file, and run `buildfarm store save` again on a machine with a network"
-    reason = why.strerror if isinstance(why, OSError) else why
+    reason = why.strerror if isinstance(why, OSError) else " ".join(str(why).partition(" [type=")[0].split())
     return UsageError(f"the saved file is damaged: {reason}", Code.SOURCE_DIFFERS, where=str(path), hints=[hint])
 
 
@@ -157,29 +142,25 @@ def use_saved(store: Store) -> None:
     """Fill the store from the saved folder, if there is one: sources, locked versions and symbols that it lacks.
 
     Raises UsageError for a list or a signature that is not right, and for a file that is missing or damaged. uv checks
-    packages by the pages of the indexes when it reads them, and Pythons, `load_image` images; here, only their sizes
-    are looked at.
+    packages, by the pages of the indexes, and Pythons, `load_image` images: here, only their sizes are looked at.
     """
     if not (folder := saved_folder()):
         return
     saved = Saved.read(folder)
     for name in saved.names(folder):
-        path = saved.verified(folder, name, size_only=not name.startswith("index/"))
         kept = store.root / name.removeprefix("store/").removesuffix(ARCHIVE)
-        if not name.startswith(_OF_STORE) or kept.exists():
+        # No proofs and no finished builds, which would be believed.
+        wanted = name.startswith(("store/envs/", "store/inventories/", "store/sources/")) and not kept.exists()
+        path = saved.verified(folder, name, size_only=not (wanted or name.startswith("index/")))
+        if not wanted:
             continue
-        saved.verified(folder, name)
         if not name.endswith(ARCHIVE):
             write_atomic(kept, path.read_bytes())
             continue
         with store.work(f"saved-{kept.name}") as aside:
             try:
                 with tarfile.open(path, "r:") as archive:
-                    # `data` changes targets of links, and git would notice; both refuse a file behind such a link.
-                    archive.extractall(  # noqa: S202 - each member has a filter
-                        aside / "tree",
-                        filter=lambda one, to: (tarfile.tar_filter if one.issym() else tarfile.data_filter)(one, to),
-                    )
+                    archive.extractall(aside / "tree", filter=lambda one, to: _FILTERS[one.issym()](one, to))  # noqa: S202
             except (tarfile.TarError, KeyError) as error:  # KeyError: a hard link to no member
                 raise _damaged(path, error) from None
             if not kept.exists():  # another process may have been first
@@ -192,17 +173,10 @@ def check_cells(cells: Collection[str], executor: str) -> None:
     if folder := saved_folder():
         known = Saved.read(folder).cells.get(executor, ())
         if lacking := sorted(set(cells).difference(known)):
-            raise MissingToolError(
-                f"the saved folder lacks {counted(len(lacking), 'cell')} for the executor {executor}:"
-                f" {join_names(lacking)}",
-                Code.NO_CELL_HERE,
-                where=str(folder),
-                hints=[
-                    f"run `buildfarm store save {folder} --executor {executor}` with these cells on a machine with a"
-                    " network",
-                    f"the folder has {join_names(known) if known else 'no cell for this executor'}",
-                ],
-            )
+            why = f"the folder lacks {counted(len(lacking), 'cell')} for the executor {executor}: {join_names(lacking)}"
+            save = f"`buildfarm store save {folder} --executor {executor}` adds such cells where there is a network"
+            has = f"the folder has {join_names(known) if known else 'no cell for this executor'}"
+            raise MissingToolError(why, Code.NO_CELL_HERE, where=str(folder), hints=[save, has])
 
 
 def _check_signature(folder: Path) -> None:
@@ -214,32 +188,29 @@ def _check_signature(folder: Path) -> None:
     if not signers and not signature.exists():
         return
 
-    def keygen(*arguments: str | Path) -> str:
-        with (folder / LIST).open("rb") as stdin:
-            argv = ["ssh-keygen", "-Y", *arguments, "-s", signature]
-            try:
-                done = subprocess.run(argv, stdin=stdin, capture_output=True, text=True, check=False)
-            except FileNotFoundError:
-                raise no_keygen() from None
+    def answer(*arguments: str | Path) -> str:
+        done = keygen(*arguments, "-s", signature, given=(folder / LIST).read_bytes())
         if done.returncode:
-            sentence = (
-                f"the list is not signed by a key in {signers}" if signers else "the signature is not of this list"
-            )
-            why = (done.stderr.strip().splitlines() or [done.stdout.strip()])[-1]
-            raise UsageError(f"{sentence}: {why}", Code.SOURCE_DIFFERS, where=str(folder / LIST))
-        return done.stdout
+            of = f"list is not signed by a key in {signers}" if signers else "signature is not of this list"
+            why = ((done.stderr or done.stdout).decode(errors="replace").splitlines() or [""])[-1]
+            hints = [f"`buildfarm store save {folder} --sign KEY` signs it; {SIGNERS} names a file with the public key"]
+            raise UsageError(f"the {of}: {why}", Code.SOURCE_DIFFERS, where=str(folder / LIST), hints=hints)
+        return done.stdout.decode()
 
     if signers:
-        signer = keygen("find-principals", "-f", signers).splitlines()[0]
-        keygen("verify", "-f", signers, "-I", signer, "-n", NAMESPACE)
+        signer = answer("find-principals", "-f", signers).splitlines()[0]
+        answer("verify", "-f", signers, "-I", signer, "-n", NAMESPACE)
     else:
-        keygen("check-novalidate", "-n", NAMESPACE)
+        answer("check-novalidate", "-n", NAMESPACE)
 
 
-def no_keygen() -> MissingToolError:
-    """The error on a machine that can neither sign nor check a signature."""
-    sentence = "the list of a saved folder cannot be signed or checked: there is no ssh-keygen on PATH"
-    return MissingToolError(sentence, Code.PACKAGE_MISSING, hints=["install openssh-client"])
+def keygen(*arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The answer of `ssh-keygen -Y`, which reads `given`. Raises MissingToolError if there is no such program."""
+    try:
+        return subprocess.run(["ssh-keygen", "-Y", *arguments], input=given, capture_output=True, check=False)
+    except FileNotFoundError:
+        sentence = "the list of a saved folder cannot be signed or checked: there is no ssh-keygen on PATH"
+        raise MissingToolError(sentence, Code.PACKAGE_MISSING, hints=["install openssh-client"]) from None
 
 
 def save_images(names: Sequence[str], folder: Path) -> list[ArchiveEntry]:
@@ -297,11 +268,8 @@ def load_image(name: str, is_there: Callable[[str], object]) -> str | None:
             for member, path in entries:
                 entry = tarfile.TarInfo(member.name)
                 entry.type, entry.linkname = member.kind.encode(), member.target
-                if not path:
-                    archive.addfile(entry)
-                    continue
-                entry.size = path.stat().st_size
-                with path.open("rb") as stream:
+                with Path(path or os.devnull).open("rb") as stream:
+                    entry.size = os.fstat(stream.fileno()).st_size
                     archive.addfile(entry, stream)
         _, errors = program.communicate()
     if program.returncode:
