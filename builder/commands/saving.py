@@ -71,13 +71,16 @@ def save(options: SaveOptions) -> None:
         raise problems[0] if len(problems) == 1 else PreflightError(problems)
     folder = options.folder.absolute()
     new_output(folder, "buildfarm store save")
-    with store.lock(f"{folder}/saved", on_wait=lambda who: print_line(f"waiting for {who}")):
-        for left in (path for pattern in _UNFINISHED for path in [*folder.glob(pattern)]):
-            remove_tree(left) if left.is_dir() else left.unlink()
-        saver = Saver(folder, Saved.read(folder) if (folder / LIST).exists() else Saved(), environments, executor)
-        for build in plan.builds:
-            saver.build(build, recipes[build.extension].of(build.torch, build.cuda))
-        saver.write(options.sign)
+    try:
+        with store.lock(f"{folder}/saved", on_wait=lambda who: print_line(f"waiting for {who}")):
+            for left in (path for pattern in _UNFINISHED for path in [*folder.glob(pattern)]):
+                remove_tree(left) if left.is_dir() else left.unlink()
+            saver = Saver(folder, Saved.read(folder) if (folder / LIST).exists() else Saved(), environments, executor)
+            for build in plan.builds:
+                saver.build(build, recipes[build.extension].of(build.torch, build.cuda))
+            saver.write(options.sign)
+    except OSError as error:  # an error of a write has no name: it says which disk is full
+        raise OSError(error.errno, error.strerror, error.filename or str(folder)) from None
     files = saver.saved.files
     total, new = sum(size for _, size in files.values()), sum(files[name][1] for name in saver.new)
     print_data(f"{folder} has {counted(len(files), 'file')}, {size_text(total)}; {size_text(new)} of them are new.\n")

@@ -254,9 +254,7 @@ def load_image(name: str, is_there: Callable[[str], object]) -> str | None:
     `is_there` tells of an id whether the engine has the image: a base image has no name after a load.
     Raises UsageError for a damaged file, MissingToolError if the engine refuses the image.
     """
-    folder = saved_folder()
-    saved = Saved.read(folder) if folder else Saved()
-    if folder is None or name not in saved.images:
+    if not (folder := saved_folder()) or name not in (saved := Saved.read(folder)).images:
         return None
     image = saved.images[name]
     if not name.startswith(OWN) and is_there(image.id):

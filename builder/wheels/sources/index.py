@@ -191,7 +191,7 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
             return _stream(location.url, aside)
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise OSError(error.errno, "the disk is full", str(aside.parent)) from None
+                raise OSError(error.errno, "the disk is full", str(aside.parents[1])) from None
             # The server would refuse again. After a broken connection, the next attempt may succeed.
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if attempt == _ATTEMPTS or refused:
