@@ -232,6 +232,7 @@ class Store:
     def lock(self, name: str, *, wait: bool = True, on_wait: Callable[[str], object] | None = None) -> Iterator[bool]:
         """Hold a named lock, which excludes other processes too. Yield whether it is held.
 
+        An absolute path as `name` is a lock beside that path, which processes with other stores share.
         Without `wait`, yield False if the lock is taken. `on_wait` gets the `holder` of a lock that is taken. The
         kernel releases the lock when its process dies, so a killed run never blocks the next. Raises Interrupted if
         buildfarm is stopped during the wait.

@@ -15,8 +15,8 @@ from builder.images.network import saved_folder
 from builder.store import MARK, ROOT, Store
 from builder.wheels.build_dir import clear_abandoned
 
-#: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store: such a store gets a link.
-_UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
+#: torch writes nvcc's path into its ninja file unquoted, and PATH has the store's programs: such a store gets a link.
+_UNQUOTED = re.compile(r"[^\w@%+=,./~-]")
 #: Where `build` writes wheels by default.
 DIST = Path("dist")
 #: The .gitignore of a new folder.
@@ -83,7 +83,7 @@ def check_output(folder: Path, option: str) -> None:
         with tempfile.TemporaryFile(dir=next(one for one in (folder, *folder.absolute().parents) if one.exists())):
             pass
     except OSError as error:
-        sentence = f"cannot write wheels to this folder: {error.strerror}"
+        sentence = f"cannot write to this folder: {error.strerror}"
         hint = f"name a different folder with `{option} DIR`"
         raise UsageError(sentence, Code.PATH_NOT_USABLE, where=str(folder), hints=[hint]) from None
 

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import html
 import json
+import shutil
 import subprocess
-import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, unquote
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.cli.options import SelectOptions, StoreOptions, architectures
 from builder.commands.building.preflight import RunSettings, choose_executor
-from builder.commands.folders import check_output, open_store
-from builder.errors import BuildfarmError, Code, Exit, MissingToolError, PreflightError, UsageError
+from builder.commands.folders import new_output, open_store
+from builder.errors import BuildfarmError, Code, Exit, PreflightError, UsageError, mask_credentials
 from builder.formats import digest_of, sha256_of
 from builder.gate.amounts import counted, grouped, size_text
 from builder.images.network import saved_index
-from builder.images.saved import ARCHIVE, LIST, NAMESPACE, OWN, SIGNATURE, Image, Saved, no_keygen, save_images
+from builder.images.saved import ARCHIVE, LIST, NAMESPACE, OWN, SIGNATURE, Image, Saved, keygen, save_images
 from builder.log import print_data, print_line, print_warning
 from builder.matrix.axes import Cell, Python
 from builder.matrix.compat import Compat
@@ -31,7 +32,7 @@ from builder.matrix.config import MATRIX, GitSource, Recipe, SdistSource
 from builder.matrix.load import read_plan
 from builder.matrix.plan import Build
 from builder.option import argument, option
-from builder.store import Store, project_key, write_atomic, write_if_changed
+from builder.store import Store, write_atomic, write_if_changed
 from builder.untrusted import remove_tree
 from builder.wheels.job import Executor, Resolver, build_digest
 from builder.wheels.sources.git import checkout
@@ -41,7 +42,7 @@ from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import find_uv, uv_variables
 
 #: What a save that was killed leaves.
-_UNFINISHED = ("files/.fetch-*", "images/.new.*", "pythons/*/.fetch-*", "store/sources/git/.tar-*")
+_UNFINISHED = ("files/.fetch-*", "images/.new.*", "pythons/*/.new-*", "store/sources/git/.new-*", "index/*/*/.index.*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +70,17 @@ def save(options: SaveOptions) -> None:
     if problems := executor.problems(plan.builds, recipes):
         raise problems[0] if len(problems) == 1 else PreflightError(problems)
     folder = options.folder.absolute()
-    check_output(folder, "DIR")
-    with store.lock(f"save-{project_key(folder)}", on_wait=lambda who: print_line(f"waiting for {who}")):
-        for left in (path for pattern in _UNFINISHED for path in [*folder.glob(pattern)]):
-            remove_tree(left) if left.is_dir() else left.unlink()
-        saver = Saver(folder, Saved.read(folder) if (folder / LIST).exists() else Saved(), environments, executor)
-        for build in plan.builds:
-            saver.build(build, recipes[build.extension].of(build.torch, build.cuda))
-        saver.write(options.sign)
+    new_output(folder, "buildfarm store save")
+    try:
+        with store.lock(f"{folder}/saved", on_wait=lambda who: print_line(f"waiting for {who}")):
+            for left in (path for pattern in _UNFINISHED for path in [*folder.glob(pattern)]):
+                remove_tree(left) if left.is_dir() else left.unlink()
+            saver = Saver(folder, Saved.read(folder) if (folder / LIST).exists() else Saved(), environments, executor)
+            for build in plan.builds:
+                saver.build(build, recipes[build.extension].of(build.torch, build.cuda))
+            saver.write(options.sign)
+    except OSError as error:  # an error of a write has no name: it says which disk is full
+        raise OSError(error.errno, error.strerror, error.filename or str(folder)) from None
     files = saver.saved.files
     total, new = sum(size for _, size in files.values()), sum(files[name][1] for name in saver.new)
     print_data(f"{folder} has {counted(len(files), 'file')}, {size_text(total)}; {size_text(new)} of them are new.\n")
@@ -123,8 +127,15 @@ class Saver:
         toolchain = executor.prepare(build, recipe, log=log).toolchain
         record, resolver = executor.record(build, recipe), executor.resolver(build, toolchain.python)
         index = self.environments.torch_index(build.torch, build.cuda)
-        self._packages(toolchain.packages, resolver, index, "--no-deps")
-        self._copy(f"store/envs/{record.name}", record)
+        # The record of an environment has versions only; the files are those of the recipe.
+        urls = {canonicalize_name(one.name): str(one) for one in map(Requirement, recipe.build_requires) if one.url}
+        packages = [urls.get(canonicalize_name(one.partition("==")[0]), one) for one in toolchain.packages]
+        self._packages(packages, resolver, index, "--no-deps")
+        others = [url for url in urls.values() if " @ http" not in url]  # repositories and files
+        for one in (*toolchain.packages, *recipe.requires, *recipe.companions, *others):
+            if "://" in one:
+                self._note(f"{one} is not saved: the other machine can install it only if it reaches the URL")
+        self._write(f"store/envs/{record.name}", mask_credentials(record.read_text()).encode())
         self._source(recipe, store)
         stored = store.take(build_digest(build, recipe, toolchain, source_digest(recipe)))
         if not stored:
@@ -133,7 +144,7 @@ class Saver:
         for cell in build.serves:
             try:
                 self._cell(build, cell, own, recipe.companions)
-            except MissingToolError as error:
+            except BuildfarmError as error:
                 self._note(f"{cell} is not saved: {error.sentence}")
         self._images(executor.images(build, log))
 
@@ -154,7 +165,8 @@ class Saver:
     def _packages(self, requirements: Sequence[str], resolver: Resolver, index: Sequence[str], *options: str) -> None:
         """Save the files of these requirements, which are resolved as a build or a test resolves them."""
         listed = self.saved.packages.setdefault(saved_index(index), {})
-        for found in locate_all(requirements, *resolver.options, *options, index=index, python=resolver.python):
+        log, options = self.environments.store.log("saved"), (*resolver.options, *options)
+        for found in locate_all(requirements, *options, index=index, python=resolver.python, log=log):
             if found not in self._kept:
                 where = found.name.split("-")[0]
                 kept = fetch(found, self.folder / "files", kind="package", where=where, who="the index lists")
@@ -171,63 +183,72 @@ class Saver:
             self.saved.files[name] = entry
             self.new.add(name)
 
-    def _copy(self, name: str, source: Path) -> None:
-        write_if_changed(self.folder / name, source.read_bytes())
+    def _write(self, name: str, content: bytes) -> None:
+        write_if_changed(self.folder / name, content)
         self._list(self.folder / name)
+
+    def _make(self, path: Path, write: Callable[[Path], object]) -> None:
+        """Let a function write a file which the folder lacks, or which is not as listed."""
+        with suppress(UsageError):
+            self.saved.verified(self.folder, path.relative_to(self.folder).as_posix())
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as aside:
+            write(Path(aside, path.name))
+            Path(aside, path.name).rename(path)
+        self._list(path)
 
     def python(self, python: Python) -> None:
         """Save the archive of a Python that uv would download, for a machine that lacks it."""
-        options = ["--only-downloads", "--show-urls", "--output-format=json"]
-        argv = [str(find_uv()), "python", "list", str(python), *options]
+        argv = [
+            str(find_uv()),
+            "python",
+            "list",
+            str(python),
+            "--only-downloads",
+            "--show-urls",
+            "--output-format=json",
+        ]
         answer = subprocess.run(argv, env=uv_variables(), capture_output=True, text=True, check=False)
         offered = [one["url"] for one in json.loads(answer.stdout or "[]") if one["implementation"] == "cpython"]
-        release, name = unquote(offered[0]).split("/")[-2:] if offered else ("", "")
-        path = self.folder / "pythons" / release / name
         try:
-            if offered and not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(prefix=".fetch-", dir=path.parent) as aside:
-                    download(Location(offered[0], name, ""), Path(aside, name), kind="Python", where=str(python))
-                    Path(aside, name).rename(path)
-        except MissingToolError as error:
-            self._note(f"the other machine must have Python {python}: {error.sentence}")
-        else:
-            if offered:
-                self._list(path)
+            release, name = unquote(offered[0]).split("/")[-2:]
+            found, path = Location(offered[0], name, ""), self.folder / "pythons" / release / name
+            self._make(path, lambda aside: download(found, aside, kind="Python", where=str(python)))
+        except (BuildfarmError, IndexError) as error:
+            self._note(f"the other machine must have Python {python}: {getattr(error, 'sentence', 'uv offers none')}")
 
     def _source(self, recipe: Recipe, store: Store) -> None:
         cache = store.root / "sources"
         if isinstance(recipe.source, SdistSource):
             path = fetch_sdist(recipe.source, cache=cache)
-            self._copy(f"store/{path.relative_to(store.root)}", path)
+            self._write(f"store/{path.relative_to(store.root)}", path.read_bytes())
         elif isinstance(recipe.source, GitSource):
             tree = checkout(recipe.source, cache=cache)
-            target = self.folder / f"store/{tree.relative_to(store.root)}{ARCHIVE}"
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with tempfile.TemporaryDirectory(prefix=".tar-", dir=target.parent) as aside:
-                    with tarfile.open(Path(aside, "tree"), "w") as archive:
-                        archive.add(tree, ".")
-                    Path(aside, "tree").rename(target)
-            self._list(target)
+            path = self.folder / f"store/{tree.relative_to(store.root)}{ARCHIVE}"
+            self._make(path, lambda aside: shutil.make_archive(str(aside.with_suffix("")), "tar", tree))
 
     def _images(self, images: Mapping[str, str]) -> None:
         """Save images, given as `Executor.images` returns them."""
-        if all(name in self.saved.images and self.saved.images[name].id == found for name, found in images.items()):
-            return
+        saved = self.saved
+        if images.items() <= {name: one.id for name, one in saved.images.items()}.items():
+            with suppress(UsageError):  # a damaged archive is saved again
+                for entry in (entry for name in images for entry in saved.archives[saved.images[name].archive]):
+                    _ = entry.content and saved.verified(self.folder, entry.content)
+                return
         # Base images are saved without their names, which may be those of other images on the other machine.
         names = [name if name.startswith(OWN) else found for name, found in images.items()]
         members = save_images(names, self.folder)
         archive = digest_of(sorted(images.values()))[:16]
-        self.saved.archives[archive] = members
-        self.saved.images |= {name: Image(found, archive) for name, found in images.items()}
+        saved.archives[archive] = members
+        saved.images |= {name: Image(found, archive) for name, found in images.items()}
         for name in filter(None, (member.content for member in members)):
             self._list(self.folder / name, name.rpartition("/")[2])
 
     def _note(self, sentence: str) -> None:
         if sentence not in self.notes:
             self.notes.append(sentence)
-            print_warning(sentence)
+            print_warning(mask_credentials(sentence))
 
     def write(self, key: Path | None) -> None:
         """Write the pages of the indexes and the list, and sign the list."""
@@ -238,21 +259,15 @@ class Saver:
                     f'<a href="../../../files/{sha256}/{quote(name)}#sha256={sha256}">{html.escape(name)}</a><br>\n'
                     for name, sha256 in sorted(files)
                 )
-                page = self.folder / place / project / "index.html"
-                write_if_changed(page, f"<!DOCTYPE html>\n{''.join(links)}".encode())
-                self._list(page)
+                self._write(f"{place}/{project}/index.html", f"<!DOCTYPE html>\n{''.join(links)}".encode())
         for path in sorted((self.environments.store.root / "inventories").glob("*.json.gz")):
-            self._copy(f"store/inventories/{path.name}", path)
+            self._write(f"store/inventories/{path.name}", path.read_bytes())
         (self.folder / SIGNATURE).unlink(missing_ok=True)  # it was of the earlier list
         write_atomic(self.folder / LIST, self.saved.to_json())
         if key:
-            argv = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key.expanduser()), "-n", NAMESPACE]
-            try:
-                done = subprocess.run([*argv, str(self.folder / LIST)], capture_output=True, text=True, check=False)
-            except FileNotFoundError:
-                raise no_keygen() from None
+            done = keygen("sign", "-q", "-f", key.expanduser(), "-n", NAMESPACE, self.folder / LIST)
             if done.returncode:
-                why = done.stderr.strip() or f"ssh-keygen ended with status {done.returncode}"
+                why = done.stderr.strip().decode(errors="replace") or f"ssh-keygen ended with status {done.returncode}"
                 raise UsageError(f"the list cannot be signed: {why}", Code.PATH_NOT_USABLE, where=f"--sign {key}")
 
 

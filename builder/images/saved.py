@@ -10,13 +10,14 @@ copy the folder to a disk or a bucket, and a later save adds what is new:
 """
 
 import hashlib
+import json
 import os
 import subprocess
 import tarfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -27,7 +28,7 @@ from builder.formats import sha256_of
 from builder.gate.amounts import counted, join_names
 from builder.images.network import saved_folder
 from builder.store import Store, write_atomic
-from builder.untrusted import JsonError, parts_of, read_json
+from builder.untrusted import MAX_OWN_JSON, JsonError, control_character, parts_of, read_json
 
 #: The list of the files, and its signature by `ssh-keygen`.
 LIST, SIGNATURE = "saved.json", "saved.json.sig"
@@ -35,10 +36,10 @@ LIST, SIGNATURE = "saved.json", "saved.json.sig"
 SIGNERS = "BUILDFARM_SIGNERS"
 #: What the signature is for, and what a git checkout in the store is saved as.
 NAMESPACE, ARCHIVE = "buildfarm", ".tar"
+#: For a file and for a link: `data` changes targets of links, which git would notice. Both write nothing behind one.
+_FILTERS = (tarfile.data_filter, tarfile.tar_filter)
 #: How the names of images begin that buildfarm makes.
 OWN = "buildfarm/"
-#: Bytes of the list, which has some hundred for each file.
-_MOST = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -78,34 +79,36 @@ class Saved:
         """Read the list of a folder, and check its signature. Raises UsageError."""
         path = folder / LIST
         try:
-            found = read_json(path, _adapter().validate_python, limit=_MOST)
-            for name in found.files:
-                parts_of(name)
-        except FileNotFoundError:
+            found = read_json(path, _parse, limit=MAX_OWN_JSON)
+        except (FileNotFoundError, NotADirectoryError):
             hint = f"`buildfarm store save {folder}` writes such a folder on a machine with a network"
             sentence = f"this is no saved folder: it has no {LIST}"
             raise UsageError(sentence, Code.NO_SUCH_FILE, where=str(folder), hints=[hint]) from None
         except (JsonError, OSError) as error:
-            raise _damaged(path, str(error)) from None
+            raise _damaged(path, error) from None
         _check_signature(folder)
         return found
 
     def verified(self, folder: Path, name: str, *, size_only: bool = False) -> Path:
         """The path of a file. Raises UsageError if it is missing, or if its size or its content is not as listed."""
-        path = folder / name
-        sha256, size = self.files.get(name, ("", -1))
+        path, (sha256, size) = folder / name, self.files.get(name, ("", "nothing"))
         try:
-            if path.stat().st_size != size:
-                raise _damaged(path, f"it has {path.stat().st_size} bytes, and {LIST} says {size}")
+            if (found := path.stat().st_size) != size or not path.is_file():
+                raise _damaged(path, f"it has {found} bytes, and {LIST} says {size}")
             if not size_only and sha256_of(path) != sha256:
                 raise _damaged(path, f"its sha256 is not {sha256}, as {LIST} says")
         except OSError as error:
-            raise _damaged(path, str(error.strerror)) from None
+            raise _damaged(path, error) from None
         return path
+
+    def names(self, folder: Path) -> list[str]:
+        """The files of the list, and each page of an index that uv would find but that is not in the list."""
+        pages = (path.relative_to(folder).as_posix() for path in folder.glob("index/*/*/index.html"))
+        return list(dict.fromkeys((*self.files, *sorted(pages))))
 
     def damage(self, folder: Path) -> Iterator[UsageError]:
         """The errors of all files."""
-        for name in self.files:
+        for name in self.names(folder):
             try:
                 self.verified(folder, name)
             except UsageError as error:
@@ -113,40 +116,56 @@ class Saved:
 
     def to_json(self) -> bytes:
         """The text of `saved.json`."""
-        return _adapter().dump_json(self, indent=1)
+        return json.dumps(asdict(self), indent=1).encode()
 
 
-@cache
-def _adapter() -> TypeAdapter[Saved]:
-    return TypeAdapter(Saved)
+def _parse(data: object) -> Saved:
+    """What a list says. Raises ValueError for a name that is no path below a folder, KeyError for what it lacks."""
+    found = TypeAdapter(Saved).validate_python(data)
+    for name in chain(found.files, found.packages, *found.packages.values()):
+        if not name or control_character(name) or "/".join(parts_of(name)) != name:
+            raise ValueError(f"{name!r} is no path below the folder")
+    _ = [found.archives[image.archive] for image in found.images.values()]
+    return found
 
 
-def _damaged(path: Path, why: str) -> UsageError:
+def _damaged(path: Path, why: str | Exception) -> UsageError:
+    if isinstance(why, PermissionError):
+        hint = "its owner lets all users read the folder with `chmod -R a+rX`"
+        return UsageError("the saved file cannot be read", Code.PATH_NOT_USABLE, where=str(path), hints=[hint])
     hint = "delete the file, and run `buildfarm store save` again on a machine with a network"
-    return UsageError(f"the saved file is damaged: {why}", Code.SOURCE_DIFFERS, where=str(path), hints=[hint])
+    reason = why.strerror if isinstance(why, OSError) else " ".join(str(why).partition(" [type=")[0].split())
+    return UsageError(f"the saved file is damaged: {reason}", Code.SOURCE_DIFFERS, where=str(path), hints=[hint])
 
 
 def use_saved(store: Store) -> None:
     """Fill the store from the saved folder, if there is one: sources, locked versions and symbols that it lacks.
 
     Raises UsageError for a list or a signature that is not right, and for a file that is missing or damaged. uv checks
-    packages and Pythons when it reads them, `load_image` images; here, only their sizes are looked at.
+    packages, by the pages of the indexes, and Pythons, `load_image` images: here, only their sizes are looked at.
     """
     if not (folder := saved_folder()):
         return
     saved = Saved.read(folder)
-    for name in saved.files:
+    for name in saved.names(folder):
         kept = store.root / name.removeprefix("store/").removesuffix(ARCHIVE)
-        path = saved.verified(folder, name, size_only=not name.startswith("store/") or kept.exists())
-        if not name.startswith("store/") or kept.exists():
+        # No proofs and no finished builds, which would be believed.
+        wanted = name.startswith(("store/envs/", "store/inventories/", "store/sources/")) and not kept.exists()
+        path = saved.verified(folder, name, size_only=not (wanted or name.startswith("index/")))
+        if not wanted:
             continue
         if not name.endswith(ARCHIVE):
             write_atomic(kept, path.read_bytes())
             continue
-        with store.work(f"saved-{kept.name}") as aside, tarfile.open(path) as archive:
-            archive.extractall(aside / "tree", filter="data")
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            (aside / "tree").rename(kept)
+        with store.work(f"saved-{kept.name}") as aside:
+            try:
+                with tarfile.open(path, "r:") as archive:
+                    archive.extractall(aside / "tree", filter=lambda one, to: _FILTERS[one.issym()](one, to))  # noqa: S202
+            except (tarfile.TarError, KeyError) as error:  # KeyError: a hard link to no member
+                raise _damaged(path, error) from None
+            if not kept.exists():  # another process may have been first
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                (aside / "tree").rename(kept)
 
 
 def check_cells(cells: Collection[str], executor: str) -> None:
@@ -154,17 +173,10 @@ def check_cells(cells: Collection[str], executor: str) -> None:
     if folder := saved_folder():
         known = Saved.read(folder).cells.get(executor, ())
         if lacking := sorted(set(cells).difference(known)):
-            raise MissingToolError(
-                f"the saved folder lacks {counted(len(lacking), 'cell')} for the executor {executor}:"
-                f" {join_names(lacking)}",
-                Code.NO_CELL_HERE,
-                where=str(folder),
-                hints=[
-                    f"run `buildfarm store save {folder} --executor {executor}` with these cells on a machine with a"
-                    " network",
-                    f"the folder has {join_names(known) if known else 'no cell for this executor'}",
-                ],
-            )
+            why = f"the folder lacks {counted(len(lacking), 'cell')} for the executor {executor}: {join_names(lacking)}"
+            save = f"`buildfarm store save {folder} --executor {executor}` adds such cells where there is a network"
+            has = f"the folder has {join_names(known) if known else 'no cell for this executor'}"
+            raise MissingToolError(why, Code.NO_CELL_HERE, where=str(folder), hints=[save, has])
 
 
 def _check_signature(folder: Path) -> None:
@@ -176,32 +188,29 @@ def _check_signature(folder: Path) -> None:
     if not signers and not signature.exists():
         return
 
-    def keygen(*arguments: str | Path) -> str:
-        with (folder / LIST).open("rb") as stdin:
-            argv = ["ssh-keygen", "-Y", *arguments, "-s", signature]
-            try:
-                done = subprocess.run(argv, stdin=stdin, capture_output=True, text=True, check=False)
-            except FileNotFoundError:
-                raise no_keygen() from None
+    def answer(*arguments: str | Path) -> str:
+        done = keygen(*arguments, "-s", signature, given=(folder / LIST).read_bytes())
         if done.returncode:
-            sentence = (
-                f"the list is not signed by a key in {signers}" if signers else "the signature is not of this list"
-            )
-            why = (done.stderr.strip().splitlines() or [done.stdout.strip()])[-1]
-            raise UsageError(f"{sentence}: {why}", Code.SOURCE_DIFFERS, where=str(folder / LIST))
-        return done.stdout
+            of = f"list is not signed by a key in {signers}" if signers else "signature is not of this list"
+            why = ((done.stderr or done.stdout).decode(errors="replace").splitlines() or [""])[-1]
+            hints = [f"`buildfarm store save {folder} --sign KEY` signs it; {SIGNERS} names a file with the public key"]
+            raise UsageError(f"the {of}: {why}", Code.SOURCE_DIFFERS, where=str(folder / LIST), hints=hints)
+        return done.stdout.decode()
 
     if signers:
-        signer = keygen("find-principals", "-f", signers).splitlines()[0]
-        keygen("verify", "-f", signers, "-I", signer, "-n", NAMESPACE)
+        signer = answer("find-principals", "-f", signers).splitlines()[0]
+        answer("verify", "-f", signers, "-I", signer, "-n", NAMESPACE)
     else:
-        keygen("check-novalidate", "-n", NAMESPACE)
+        answer("check-novalidate", "-n", NAMESPACE)
 
 
-def no_keygen() -> MissingToolError:
-    """The error on a machine that can neither sign nor check a signature."""
-    sentence = "the list of a saved folder cannot be signed or checked: there is no ssh-keygen on PATH"
-    return MissingToolError(sentence, Code.PACKAGE_MISSING, hints=["install openssh-client"])
+def keygen(*arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The answer of `ssh-keygen -Y`, which reads `given`. Raises MissingToolError if there is no such program."""
+    try:
+        return subprocess.run(["ssh-keygen", "-Y", *arguments], input=given, capture_output=True, check=False)
+    except FileNotFoundError:
+        sentence = "the list of a saved folder cannot be signed or checked: there is no ssh-keygen on PATH"
+        raise MissingToolError(sentence, Code.PACKAGE_MISSING, hints=["install openssh-client"]) from None
 
 
 def save_images(names: Sequence[str], folder: Path) -> list[ArchiveEntry]:
@@ -245,9 +254,7 @@ def load_image(name: str, is_there: Callable[[str], object]) -> str | None:
     `is_there` tells of an id whether the engine has the image: a base image has no name after a load.
     Raises UsageError for a damaged file, MissingToolError if the engine refuses the image.
     """
-    folder = saved_folder()
-    saved = Saved.read(folder) if folder else Saved()
-    if folder is None or name not in saved.images:
+    if not (folder := saved_folder()) or name not in (saved := Saved.read(folder)).images:
         return None
     image = saved.images[name]
     if not name.startswith(OWN) and is_there(image.id):
@@ -259,11 +266,8 @@ def load_image(name: str, is_there: Callable[[str], object]) -> str | None:
             for member, path in entries:
                 entry = tarfile.TarInfo(member.name)
                 entry.type, entry.linkname = member.kind.encode(), member.target
-                if not path:
-                    archive.addfile(entry)
-                    continue
-                entry.size = path.stat().st_size
-                with path.open("rb") as stream:
+                with Path(path or os.devnull).open("rb") as stream:
+                    entry.size = os.fstat(stream.fileno()).st_size
                     archive.addfile(entry, stream)
         _, errors = program.communicate()
     if program.returncode:

@@ -51,9 +51,8 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
             repository = made.recipe("tiny").parent.rename(root / "repository")
             source = {"git": repository.as_uri(), "revision": committed(repository)}
             recipe = made.root / "tiny" / "extension.yaml"
-            recipe.write_text(
-                recipe.read_text().replace("{path: src}", json.dumps(source)) + "companions: [numpy, absent]\n"
-            )
+            text = recipe.read_text().replace("{path: src}", json.dumps(source))
+            recipe.write_text(f"{text}companions: [numpy, absent]\n")
             made.matrix("tiny")
             (built,) = run_build(made.options())[1]
             found = Case(made, root / "saved", built)
@@ -98,7 +97,7 @@ def test_each_damaged_file_is_named(
         path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
         status, text = found()
         assert (status, text.count("\n"), str(path) in text) == (Exit.FAILED, 1, True)
-        if name.startswith("store/") or "/torch-2.11.0" in name:
+        if name.startswith(("index/", "store/")) or "/torch-2.11.0" in name:
             with pytest.raises(BuildfarmError, match="damaged") as caught:
                 raise case.build_again(copied, tmp_path / path.name).error or AssertionError
             assert caught.value.where == str(path)
@@ -106,6 +105,9 @@ def test_each_damaged_file_is_named(
     path.unlink()
     with pytest.raises(UsageError, match="damaged: No such file"):
         case.build_again(copied, tmp_path / "missing")
+    (copied / LIST).write_text((copied / LIST).read_text().replace('"store/envs/', '"store//envs/'))
+    with pytest.raises(UsageError, match="no path below the folder"):
+        Saved.read(copied)
 
 
 def test_what_a_folder_lacks_is_said_before_a_build_starts(copied: Path) -> None:

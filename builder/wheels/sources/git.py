@@ -13,8 +13,10 @@ from filelock import FileLock
 
 from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import DISK_HINT, BuildfarmError, Code, MissingToolError, UsageError, mask_credentials
+from builder.images.network import saved_folder
 from builder.matrix.config import GitSource
 from builder.untrusted import without_credentials
+from builder.wheels.toolchain.uv import network_hints
 
 #: A credential helper of git: gives user and password for the host of the source alone; a submodule may be elsewhere.
 _HELPER = """!f() {
@@ -94,6 +96,9 @@ def _untouched(tree: Path, source: GitSource) -> bool:
 
 
 def _fetch(source: GitSource, aside: Path) -> None:
+    if saved_folder() and not source.url.startswith(("file://", "/")):
+        lacks = f"the saved folder lacks {mask_credentials(source.url)}"
+        raise MissingToolError(lacks, Code.FETCH_FAILED, hints=network_hints())
     aside.mkdir()
     _git(source, aside, "init", "--quiet", check=True)
     _git(source, aside, "remote", "add", "--", "origin", without_credentials(source.url), check=True)

@@ -4,6 +4,7 @@ Wheels of others are kept by their sha256. Nothing in a file is executed.
 """
 
 import base64
+import errno
 import hashlib
 import http.client
 import os
@@ -95,24 +96,23 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
 
 
 def locate_all(
-    requirements: Sequence[str], *arguments: str, index: Sequence[str], python: str = sys.executable
+    requirements: Sequence[str], *arguments: str, index: Sequence[str], log: Path, python: str = sys.executable
 ) -> list[Location]:
     """The files of an index that uv would install for these requirements: of each package its wheel, or its source.
 
-    `arguments`, `index` and `python` are as in `compile_captured`. Raises the errors of `uv_error`.
+    `arguments`, `index` and `python` are as in `compile_captured`. Raises the errors of `uv_error`, with `log`.
     """
     with tempfile.TemporaryDirectory() as empty:
-        folder, log = Path(empty, "work"), Path(empty, "log")
-        folder.mkdir()
         options = ["--format=pylock.toml", *arguments]
-        done = compile_captured("\n".join(requirements), options, folder=folder, index=index, python=python)
+        done = compile_captured("\n".join(requirements), options, folder=Path(empty), index=index, python=python)
         if done.returncode:
-            log.write_text(done.stderr)
+            log.write_text(mask_credentials(done.stderr))
             raise uv_error(done.returncode, log, 0, requirements, index)
         found = list[Location]()
         for one in tomllib.loads(done.stdout).get("packages", ()):
             entry = next(iter(one.get("wheels", ())), None) or one.get("sdist") or one.get("archive", {})
-            if "archive" not in one or "url" in entry:  # a file that the requirements name needs no download
+            # A file that the requirements name needs no download; a repository and a folder have no file.
+            if "url" in entry or ("path" in entry and "archive" not in one):
                 found.append(_location(entry, empty, str(one.get("version", ""))))
         return found
 
@@ -190,6 +190,8 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
         try:
             return _stream(location.url, aside)
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OSError(error.errno, "the disk is full", str(aside.parents[1])) from None
             # The server would refuse again. After a broken connection, the next attempt may succeed.
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if attempt == _ATTEMPTS or refused:
