@@ -200,15 +200,8 @@ class Saver:
 
     def python(self, python: Python) -> None:
         """Save the archive of a Python that uv would download, for a machine that lacks it."""
-        argv = [
-            str(find_uv()),
-            "python",
-            "list",
-            str(python),
-            "--only-downloads",
-            "--show-urls",
-            "--output-format=json",
-        ]
+        options = ["--only-downloads", "--show-urls", "--output-format=json"]
+        argv = [str(find_uv()), "python", "list", str(python), *options]
         answer = subprocess.run(argv, env=uv_variables(), capture_output=True, text=True, check=False)
         offered = [one["url"] for one in json.loads(answer.stdout or "[]") if one["implementation"] == "cpython"]
         try:

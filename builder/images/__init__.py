@@ -1,1 +1,1 @@
-"""Images and containers: Dockerfiles, registries and the Docker engine; and the saved folder in place of the network."""
+"""Images and containers: Dockerfiles, registries, the Docker engine; and saved folders in place of the network."""
