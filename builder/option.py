@@ -44,6 +44,10 @@ SHARED: dict[str, Field[Any]] = {
         "Folder for finished builds, proofs and environments. Default: BUILDFARM_STORE, else ~/.cache/buildfarm.", "DIR"
     ),
     "jobs": option("Number of parallel compilers. Default: as many as cores and memory allow.", "N", min=1),
+    "minor_mismatch": flag(
+        "Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the toolkit.",
+        "--allow-cuda-minor-mismatch",
+    ),
     "dry_run": flag("Print what would be deleted, and delete nothing."),
     "as_json": flag("Print JSON instead of text.", "--json"),
     "quiet": flag("Print no progress to stderr, only warnings and errors.", "--quiet", "-q"),

@@ -53,6 +53,7 @@ class SaveOptions(SelectOptions, StoreOptions):
     arch: list[str] | None = None
     matrix: Path = MATRIX
     executor: Literal["auto", "local", "docker"] = option("The executor, as for `buildfarm build`.", default="auto")
+    minor_mismatch: bool = False
     sign: Path | None = option("Sign the list of the files with this private key of SSH.", "KEY")
 
 
@@ -66,7 +67,8 @@ def save(options: SaveOptions) -> None:
     matrix, recipes, plan = read_plan(options.matrix, options.select, architectures(options.arch))
     store = open_store(options.store)
     environments = Environments(store, matrix.torch_index)
-    executor = choose_executor(RunSettings(matrix, options.executor), plan.builds, environments)
+    settings = RunSettings(matrix, options.executor, options.minor_mismatch)
+    executor = choose_executor(settings, plan.builds, environments)
     if problems := executor.problems(plan.builds, recipes):
         raise problems[0] if len(problems) == 1 else PreflightError(problems)
     folder = options.folder.absolute()

@@ -62,10 +62,7 @@ class BuildOptions(WorkersOptions, SelectOptions, RunOptions):
         default="auto",
     )
     jobs: int | None = None
-    minor_mismatch: bool = flag(
-        "Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the toolkit.",
-        "--allow-cuda-minor-mismatch",
-    )
+    minor_mismatch: bool = False
     no_compiler_cache: bool = flag("Compile without sccache, so that no compiled object is reused.")
     no_cures: bool = flag(
         "Stop at the first error of a compiler. Without this option, buildfarm applies the cures that it knows"
