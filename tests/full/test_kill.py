@@ -1,12 +1,14 @@
 """kill -9 during a build, and the main job made again in another store: equal bit for bit."""
 
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
 import time
 import zipfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,7 +18,7 @@ from builder.commands.building.build import BuildOptions, run_build
 from builder.errors import Exit
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
-from tests.conftest import Farm, committed, owned
+from tests.conftest import Farm, committed, lacking, owned
 from tests.fixtures.built_cells import changed_sections
 from tests.fixtures.killed import seeded, together
 from tests.fixtures.small_project import MODULE, RECIPE, small_project
@@ -79,6 +81,30 @@ def test_kills_at_random_moments_of_a_small_build(tmp_path: Path, monkeypatch: p
             assert not list((store.root / "work").iterdir()), "scratch folders of killed runs are deleted"
             assert ("patches" in recipe.read_text()) is old
     print(*sorted(table.items()), sep="\n")
+
+
+def test_a_disk_that_is_full_at_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store and dist/ on disks of 16 KiB to 2.2 MiB: one sentence, no wheel, and the next run goes on."""
+    if os.geteuid():
+        lacking("only root mounts a disk")
+    with small_project(tmp_path / "project", monkeypatch) as project:
+        project.recipe("tiny")
+        project.matrix("tiny")
+        disk, failed = tmp_path / "disk", 0
+        options = replace(project.options(), store=disk / "store", dist=disk / "dist")
+        for size in (*range(16, 400, 16), *range(400, 2200, 50)):
+            disk.mkdir(exist_ok=True)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(disk)], check=True)
+            try:
+                (code,) = together(build, [[options]])
+                failed += code != Exit.OK
+                assert (code == Exit.OK) is bool([*options.dist.glob("*.whl")])
+                subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)
+                assert together(build, [[options]]) == [Exit.OK]
+                assert not list((disk / "store" / "work").iterdir())
+            finally:
+                subprocess.run(["umount", str(disk)], check=True)
+    assert failed > 20
 
 
 def zipped_init(wheel: Path) -> bytes:
