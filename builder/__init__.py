@@ -2,6 +2,9 @@
 
 __version__: str
 
+#: Variable with the folder that `buildfarm store save` wrote; it is here because each command declares the option.
+SAVED = "BUILDFARM_FROM"
+
 
 def __getattr__(name: str) -> str:
     """The version, `__version__`; importlib.metadata is imported for it, which takes a tenth of a short command."""

@@ -308,3 +308,9 @@ class PreflightError(BuildfarmError):
         super().__init__(f"{len(problems)} problems were found; nothing was started", problems[0].code)
         self.problems = tuple(problems)
         self.exit_code = max(problem.exit_code for problem in problems)
+
+
+def raise_problems(problems: Sequence[BuildfarmError]) -> None:
+    """Raise the problem if there is one, and PreflightError if there are several."""
+    if problems:
+        raise problems[0] if len(problems) == 1 else PreflightError(problems)

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 from typer.models import OptionInfo
 
+from builder import SAVED
 from builder.errors import Exit
 from builder.log import set_verbosity
 from builder.option import SHARED
@@ -72,8 +73,6 @@ def with_parameters(function: Callable[..., Exit | None]) -> Callable[..., None]
     def run(**values: object) -> None:
         set_verbosity(quiet=bool(values.get("quiet")), verbose=bool(values.get("verbose")))
         if saved := values.get("saved"):
-            from builder.images.network import SAVED  # noqa: PLC0415 - the help does not need it
-
             os.environ[SAVED] = str(Path(str(saved)).expanduser().absolute())
         if exit_code := function(options=options(**values)):
             raise typer.Exit(int(exit_code))

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from builder import SAVED
 from builder.errors import Code, UsageError
-from builder.images.network import SAVED
 from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
 from builder.matrix.plan import Build

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from builder.cli.options import SelectOptions, StoreOptions, architectures
 from builder.commands.building.preflight import RunSettings, choose_executor
 from builder.commands.folders import new_output, open_store
-from builder.errors import BuildfarmError, Code, Exit, PreflightError, UsageError, mask_credentials
+from builder.errors import BuildfarmError, Code, Exit, UsageError, mask_credentials, raise_problems
 from builder.formats import digest_of, sha256_of
 from builder.gate.amounts import counted, grouped, size_text
 from builder.images.network import saved_index
@@ -69,8 +69,7 @@ def save(options: SaveOptions) -> None:
     environments = Environments(store, matrix.torch_index)
     settings = RunSettings(matrix, options.executor, options.minor_mismatch)
     executor = choose_executor(settings, plan.builds, environments)
-    if problems := executor.problems(plan.builds, recipes):
-        raise problems[0] if len(problems) == 1 else PreflightError(problems)
+    raise_problems(executor.problems(plan.builds, recipes))
     folder = options.folder.absolute()
     new_output(folder, "buildfarm store save")
     try:

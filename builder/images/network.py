@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builder import SAVED
 from builder.errors import Code, MissingToolError, UsageError
 from builder.formats import digest_of
 from builder.untrusted import without_credentials
@@ -62,8 +63,8 @@ CA_BUNDLE = "ca.pem"
 #: Variable of uv with the indexes that take precedence over the default one, separated by spaces.
 FIRST_INDEX = "UV_INDEX"
 
-#: Variable with the folder that `buildfarm store save` wrote, and where containers find the folder.
-SAVED, SAVED_MOUNT = "BUILDFARM_FROM", "/buildfarm/saved"
+#: Where containers find a saved folder.
+SAVED_MOUNT = "/buildfarm/saved"
 
 
 def saved_folder(environ: Mapping[str, str] = os.environ) -> Path | None:

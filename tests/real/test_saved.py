@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from builder import SAVED
 from builder.commands.building.build import run_build
 from builder.commands.saving import CheckSavedOptions, SaveOptions, check, save
 from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
-from builder.images.network import SAVED
 from builder.images.saved import LIST, SIGNERS, Saved, check_cells
 from builder.log import console
 from builder.proof import Verdict

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from builder.errors import Code, MissingToolError, PreflightError, UsageError
+from builder.errors import Code, MissingToolError, UsageError, raise_problems
 from builder.gate.amounts import grouped
 from builder.images.registry import lock_path, read_lock, read_mirrors
 from builder.images.specs import ImageChooser
@@ -162,8 +162,7 @@ def preflight(
     problems += problems_of(partial(_check_source, recipe, store) for recipe in distinct.values())
     found = [recipes[name] for name in memory]
     problems += [*problems_of(partial(_check_cases, recipe) for recipe in found), *other_versions(found)]
-    if problems:
-        raise problems[0] if len(problems) == 1 else PreflightError(problems)
+    raise_problems(problems)
     total = compile_jobs(resources, max(memory.values()), jobs)
     parallel = min(total, len(builds))
     return parallel, max(1, total // parallel)

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from builder import SAVED
 from builder.commands.saving import Saver
 from builder.errors import Exit, MissingToolError
-from builder.images.network import SAVED
 from builder.images.saved import Saved
 from builder.store import Store
 from builder.wheels.local import LocalExecutor
